@@ -31,6 +31,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt
 
+# Tests start hundreds of processes, which would compile every module again.
+fast test nightly: export PYTHONDONTWRITEBYTECODE =
+
 # Every run prints the fifty slowest tests and fixtures, and records all in build/tests/NAME.xml.
 pytest = $(BIN)/python -m pytest -q --durations=50 --junitxml=build/tests/$(1).xml
 # Two processes, whatever the machine: many tests start processes of their own. Files with slow tests start first
@@ -46,7 +49,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve native lint fast programs test nightly docs bench fuzz lock audit sbom release kafka
+.PHONY: help demo serve native lint fast programs test parallel nightly docs bench fuzz lock audit sbom release kafka
 .DELETE_ON_ERROR:
 
 help:
@@ -80,9 +83,15 @@ programs:
 	$(call needs,nginx,nginx-light)
 	$(call needs,chromium,chromium fonts-dejavu-core)
 
-test: lint programs
+# mypy shares the cores with tests that wait.
+test: $(VENV)/.test programs
+	$(MAKE) --no-print-directory --jobs 2 lint parallel
+	$(call pytest,serial) -m "serial and not nightly" $(SERIAL)
+
+parallel: $(VENV)/.test
 	$(call pytest,test) $(PARALLEL) -m "not serial and not nightly"
-	$(call pytest,serial) -m "serial and not nightly"
+
+SERIAL = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.serial' tests)
 
 # One after the other, each in less than 80 minutes. Where Kafka, Redis or the network is missing, what needs it is skipped.
 NIGHTLY := experiments networks benchmarks brokers kills soak peers

@@ -33,7 +33,7 @@ import orjson
 import yaml
 
 from deploy.bench.__main__ import sample_packets
-from deploy.bench.http_load import Request, drive, request
+from deploy.bench.http_load import HttpRequest, drive, request
 from deploy.bench.stream import Redis, feed, redis_server, worker
 from deploy.bench.workload import alert_mix, visit
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL, load_bundle, write_manifest
@@ -177,12 +177,12 @@ KEYS: Final = {"broker": "key-of-the-broker", "portal": "key-of-the-portal"}
 """API keys of the clients; the portal exceeds its rate limit."""
 
 
-def with_key(one: Request, name: str) -> Request:
+def with_key(one: HttpRequest, name: str) -> HttpRequest:
     """Return a request with an API key."""
-    return Request(one.data.replace(b"\r\n", f"\r\nX-API-Key: {KEYS[name]}\r\n".encode(), 1), one.vanish)
+    return HttpRequest(one.data.replace(b"\r\n", f"\r\nX-API-Key: {KEYS[name]}\r\n".encode(), 1), one.vanish)
 
 
-def classify(curves: Sequence[Mapping[str, Any]]) -> Request:
+def classify(curves: Sequence[Mapping[str, Any]]) -> HttpRequest:
     """Return a request that classifies light curves."""
     return request("/v1/classify", orjson.dumps({"light_curves": curves}))
 
@@ -198,12 +198,18 @@ def without_band(curve: Mapping[str, Any]) -> dict[str, Any]:
     return {**curve, "band": ["X"] * len(curve["band"]), "filters": filters}
 
 
-def http_requests(number: int, packets: Sequence[bytes]) -> list[Request]:
+def http_requests(number: int, packets: Sequence[bytes]) -> list[HttpRequest]:
     """Return requests: valid and invalid light curves and packets, a disconnecting client, look-ups."""
     curves = alert_mix(24, seed=number)
     good = classify(curves[:16])
     mixed = classify([*curves[:2], too_bright(curves[2]), without_band(curves[3])])
-    requests = [good, good, mixed, Request(good.data, vanish=True), request("/v1/classify", b'{"light_curves": [1]}')]
+    requests = [
+        good,
+        good,
+        mixed,
+        HttpRequest(good.data, vanish=True),
+        request("/v1/classify", b'{"light_curves": [1]}'),
+    ]
     requests += [request("/v1/alerts", packet, OCTETS) for packet in [*packets, b"not an alert"]]
     requests += [request("/v1/models"), request("/v1/nowhere")]
     return [with_key(one, "broker") for one in requests] + [

@@ -1,4 +1,4 @@
-"""Generate tables in docs/ (settings, metrics, HTTP errors) and the JSON Schemas of results.
+"""Generate tables in docs/ (settings, metrics, HTTP errors) and the schemas of results.
 
 python -m deploy.pages            write them
 python -m deploy.pages --check    write nothing; list stale pages and exit with 1
@@ -7,24 +7,15 @@ python -m deploy.pages --check    write nothing; list stale pages and exit with 
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
-from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from nightjar_alerts.client_settings import ClientSettings
+from nightjar_alerts.core.schemas import avro_schema, json_schema
 from nightjar_alerts.models.common import markdown_table
-from nightjar_alerts.service.answers.replies import (
-    CurveFailure,
-    CurveResult,
-    PacketFailure,
-    PacketResult,
-    StreamFailure,
-    StreamResult,
-)
 from nightjar_alerts.service.http.edge.errors import KINDS
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import CommonSettings, Settings, StreamSettings, settings_table
@@ -85,23 +76,26 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 SCHEMAS = DOCS.parent / "service" / "answers" / "schemas"
-RESULT_TYPES: Mapping[str, tuple[str, Any]] = {
+RESULT_TYPES: Mapping[str, tuple[str, Sequence[str]]] = {
     "result-1": (
         "Result of one light curve or alert packet",
-        CurveResult | CurveFailure | PacketResult | PacketFailure,
+        ("CurveResult", "CurveFailure", "PacketResult", "PacketFailure"),
     ),
-    "stream-result-1": ("Result of one alert from a stream", StreamResult | StreamFailure),
+    "stream-result-1": ("Result of one alert from a stream", ("StreamResult", "StreamFailure")),
 }
 
 
 def result_schema(name: str) -> str:
-    """Return the published JSON Schema of a document."""
-    title, kind = RESULT_TYPES[name]
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:nightjar:{name}", "title": title}
-    schema = TypeAdapter(kind).json_schema()
-    for definition in schema["$defs"].values():
-        definition.pop("additionalProperties", None)  # later releases may add optional members to this version
-    return json.dumps(head | schema, indent=2) + "\n"
+    """Return the published JSON Schema of a document; later releases may add optional fields to this version."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:nightjar:{name}"}
+    return json.dumps(head | json_schema(*RESULT_TYPES[name]), indent=2) + "\n"
+
+
+def stream_schema() -> str:
+    """Return the published Avro schema of a record of a stream, a line for each field."""
+    head = avro_schema()
+    fields = ",\n    ".join(map(json.dumps, head.pop("fields")))
+    return json.dumps(head)[:-1] + f', "fields": [\n    {fields}\n]}}\n'
 
 
 def main() -> None:
@@ -109,6 +103,7 @@ def main() -> None:
     check = "--check" in sys.argv[1:]
     stale = False
     contents = {SCHEMAS / f"{name}.schema.json": result_schema(name) for name in RESULT_TYPES}
+    contents[SCHEMAS / "stream-result-1.avsc"] = stream_schema()
     for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md"):
         contents[path] = TABLE.sub(
             lambda slot: f"{slot[1]}\n{TABLES[slot['name']]().strip()}\n\n{slot[3]}", path.read_text()

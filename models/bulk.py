@@ -148,6 +148,8 @@ def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None
             dict(columns.metadata),
             columns.object_id,
             columns.survey,
+            ra=columns.ra,
+            dec=columns.dec,
         )
         if valid
         else None

@@ -76,6 +76,7 @@ class LightCurve:
         ``bad_sign``, ``withdrawn``, ``flagged``, ``upper_limit``).
     described_filters : band used for each filter that the sender described by its wavelength.
     warnings : probable errors in the values (:mod:`models.checks`).
+    ra, dec : position of the object, degrees, ICRS; both None if it is unknown. Networks do not see it.
     """
 
     mjd: Float64
@@ -91,6 +92,8 @@ class LightCurve:
     dropped: Mapping[str, int] = field(default_factory=dict)
     described_filters: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[PhotometryWarning, ...] = ()
+    ra: float | None = None
+    dec: float | None = None
 
     def __len__(self) -> int:
         """Return the number of observations."""
@@ -113,6 +116,8 @@ class LightCurve:
         object_id: str = "",
         flux_unit: FluxUnit = "nJy",
         survey: str = "",
+        ra: float | None = None,
+        dec: float | None = None,
     ) -> "LightCurve":
         """Build and validate a light curve. Of several rows with the same time and band, the most precise is kept.
 
@@ -123,6 +128,7 @@ class LightCurve:
             :data:`models.photometry.BANDS`; without ``detected`` a point counts as detected when
             ``|flux| >= 5 flux_err``.
         flux_unit : unit of ``flux`` and ``flux_err``.
+        ra, dec : position, degrees, for which :func:`is_position` holds; or None for both.
 
         Raises
         ------
@@ -141,7 +147,7 @@ class LightCurve:
         if rows is not None:
             days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]
         repeats = 0 if rows is None else int(np.sum(~rows))
-        return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id, survey, repeats)
+        return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id, survey, repeats, ra=ra, dec=dec)
 
     def with_warnings(self, check_total: bool = True) -> "LightCurve":
         """Return the light curve with the warnings of :func:`models.checks.photometry_warnings` added."""
@@ -170,6 +176,8 @@ class Columns:
     object_id: str = ""
     flux_unit: FluxUnit = "nJy"
     survey: str = ""
+    ra: float | None = None
+    dec: float | None = None
 
     def light_curve(self) -> LightCurve:
         """Build the light curve; raises LightCurveError at the first invalid value."""
@@ -183,6 +191,8 @@ class Columns:
             self.object_id,
             self.flux_unit,
             self.survey,
+            self.ra,
+            self.dec,
         )
 
 
@@ -195,6 +205,12 @@ def _flux_columns(flux: ArrayLike, flux_err: ArrayLike, unit: FluxUnit) -> tuple
     except ValueError:  # different lengths, or not numbers: converting each alone reports which
         return flux_to_njy(flux, unit).astype(np.float32), flux_to_njy(flux_err, unit).astype(np.float32)
     return flux32, err32
+
+
+def is_position(ra: ArrayLike, dec: ArrayLike) -> Bool:
+    """Return whether right ascension (0 to 360) and declination (-90 to 90) in degrees are valid, elementwise."""
+    ra, dec = np.asarray(ra, np.float64), np.asarray(dec, np.float64)
+    return np.asarray((ra >= 0) & (ra <= 360) & (np.abs(dec) <= 90))
 
 
 def without_reference(

@@ -49,7 +49,7 @@ HOW_TO_BUILD: Final = "build them with `pip install ziglang` and `python -m nigh
 _TIMEOUT_SECONDS: Final = 600.0
 
 
-class Level(NamedTuple):
+class CpuLevel(NamedTuple):
     """Microarchitecture level that a library is built for."""
 
     name: str
@@ -64,11 +64,11 @@ _V3: Final = _V2 | frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma
 _V4: Final = _V3 | frozenset(["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"])
 LEVELS: Final = {
     "x86_64": (
-        Level("x86-64-v4", "x86_64_v4", _V4),
-        Level("x86-64-v3", "x86_64_v3", _V3),
-        Level("x86-64-v2", "x86_64_v2", _V2),
+        CpuLevel("x86-64-v4", "x86_64_v4", _V4),
+        CpuLevel("x86-64-v3", "x86_64_v3", _V3),
+        CpuLevel("x86-64-v2", "x86_64_v2", _V2),
     ),
-    "aarch64": (Level("aarch64", "generic", frozenset()),),
+    "aarch64": (CpuLevel("aarch64", "generic", frozenset()),),
 }
 """Levels by architecture (``platform.machine()``), the highest first."""
 
@@ -99,7 +99,7 @@ def build(folder: Path = BUILT, machine: str | None = None) -> list[Path]:
         return list(pool.map(partial(_build_level, folder, f"{machine}-linux-gnu.{GLIBC}"), LEVELS[machine]))
 
 
-def _build_level(folder: Path, target: str, level: Level) -> Path:
+def _build_level(folder: Path, target: str, level: CpuLevel) -> Path:
     path = folder / _name(level)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects = []
@@ -121,7 +121,7 @@ def _zig(*arguments: str) -> None:
         raise NativeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
 
 
-def _name(level: Level) -> str:
+def _name(level: CpuLevel) -> str:
     """Return the file name of a library, which contains a hash of the sources and compiler options."""
     digest = hashlib.sha256("\0".join([*FLAGS, GLIBC]).encode())
     for source in sorted(SOURCES.glob("*.*")):

@@ -35,7 +35,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.http.edge.keys import RedisUnavailable
+from nightjar_alerts.service.http.edge.counts import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.local import ServiceDied, running
 from nightjar_alerts.service.observe.tracing import TracingError

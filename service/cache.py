@@ -18,7 +18,7 @@ import numpy as np
 
 from nightjar_alerts.core.adapter import ModelInput, Row
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.service.observe.recorder import Recorder
+from nightjar_alerts.service.observe.metrics import Metrics
 
 if TYPE_CHECKING:  # importing onnxruntime is slow
     from nightjar_alerts.models.runtime import Provider
@@ -43,12 +43,12 @@ class ResultCache:
     max_bytes : maximum of ``size_bytes``.
     """
 
-    def __init__(self, max_bytes: int, recorder: Recorder) -> None:
+    def __init__(self, max_bytes: int, metrics: Metrics) -> None:
         self._max_bytes = max_bytes
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self.size_bytes = 0
-        self._recorder = recorder
-        recorder.watch_cache(lambda: self.size_bytes)
+        self._metrics = metrics
+        metrics.watch_cache(lambda: self.size_bytes)
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -58,7 +58,7 @@ class ResultCache:
         """Return the entry of each key, or None."""
         rows = [self._find_one(key) for key in keys]
         misses = rows.count(None)
-        self._recorder.record_cache_lookup(len(rows) - misses, misses)
+        self._metrics.record_cache_lookup(len(rows) - misses, misses)
         return rows
 
     def add(self, results: Sequence[tuple[bytes, Row]]) -> None:

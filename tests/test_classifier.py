@@ -7,17 +7,22 @@ import re
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, assert_type, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from nightjar_alerts import Classifier, LightCurve, LightCurveError, Result, Results
+from nightjar_alerts import Classifier, LightCurve, LightCurveError, ModelFailedError, Result, Results
 from nightjar_alerts.classifier import BLOCK
+from nightjar_alerts.core.adapter import Arrays
+from nightjar_alerts.core.result import PhotometryWarning
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
@@ -47,10 +52,20 @@ def test_classify_list_of_bodies_equals_json_of_the_service(classifier: Classifi
     assert len(results) == len(sent)
     for result, expected in zip(results, reply["results"], strict=True):
         assert close(result.to_dict(), expected), (result.to_dict(), expected)
-        assert result.model == expected.get("model", reply["model"])
+        assert dict(result.model) == expected.get("model", reply["model"])
     assert {result.status for result in results} >= {"classified", "rejected"}
     assert results[3].errors[0]["pointer"] == "/light_curves/3/flux_err/0"
     assert results[5].errors[0]["pointer"] == "/light_curves/5/band"
+
+
+def test_classify_light_curves_of_ztf_have_the_subtypes_of_the_service(
+    classifier: Classifier, default_edge: Live
+) -> None:
+    sent = [body | {"survey": "ztf"} for body in supernovae(40)]
+    _, reply = default_edge.classify({"light_curves": sent})
+    results = [result.to_dict() for result in classifier.classify(sent)]
+    assert all(close(result, expected) for result, expected in zip(results, reply["results"], strict=True))
+    assert {"subtype" in result for result in results} == {True, False}
 
 
 @pytest.mark.parametrize("packet", PACKETS, ids=lambda path: path.stem)
@@ -206,7 +221,7 @@ def test_classify_options_that_fit_nothing_raise(classifier: Classifier) -> None
 
 @pytest.mark.parametrize("coverage", [0, 1, 2, -0.5, float("nan")])
 def test_classify_with_a_coverage_that_is_no_probability_raises(classifier: Classifier, coverage: float) -> None:
-    with pytest.raises(ValueError, match=r"coverage is .*; it must be above 0 and below 1"):
+    with pytest.raises(ValueError, match=r"coverage must be (greater than 0|less than 1|finite)"):
         classifier.classify([supernovae(1)[0]], coverage=coverage)
 
 
@@ -301,6 +316,42 @@ def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: P
         assert all(close(r.to_dict(), e.to_dict()) and r.status == "classified" for r, e in others)
 
 
+def test_classify_light_curve_without_memory_for_it_harms_no_other(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
+    from support.trouble import GREEDY, faulty_bundle
+
+    with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
+        flux = [100.0, GREEDY["flux"], 100.0]
+        results = classifier.classify([curve(8, flux=[value] * 8, band=["r"] * 8) for value in flux])
+    assert [result.reason for result in results] == ["", "out_of_memory", ""]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("CUDA error 999"), "the execution provider fails every run; restart the process"),
+        (MemoryError(), "there is no memory left for inference; restart the process"),
+    ],
+)
+def test_classifier_whose_model_fails_every_run_raises(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(arrays: Arrays) -> Arrays:
+        raise error
+
+    with Classifier(native="off", threads=2) as classifier:
+        model = classifier._default
+        monkeypatch.setattr(model, "loaded", replace(model.open(), graph=lost))
+        for classify in (classifier.classify, lambda curves: list(classifier.stream(curves)), classifier.evolution):
+            with pytest.raises(ModelFailedError, match=message) as caught:
+                classify(supernovae(20) if classify != classifier.evolution else supernovae(1)[0])
+            assert caught.value.__cause__ is error
+            assert "service" not in "".join(traceback.format_exception(caught.value))
+        monkeypatch.undo()
+        classifier.close()
+        assert classifier.classify(supernovae(1)[0]).classified
+
+
 def test_stream_reads_no_further_than_two_blocks(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     assert BLOCK > 16
     for name in ("BLOCK", "FIRST_BLOCK"):
@@ -319,8 +370,9 @@ def test_stream_reads_no_further_than_two_blocks(classifier: Classifier, monkeyp
 
 
 BLOCKED = (
-    "confluent_kafka", "fastapi", "httpx", "opentelemetry", "prometheus_client", "pydantic_settings", "redis",
-    "starlette", "uvicorn", "uvloop", "pandas", "pyarrow", "astropy", "matplotlib", "torch",
+    "nightjar_alerts.service", "confluent_kafka", "fastapi", "httpx", "opentelemetry", "prometheus_client",
+    "pydantic_settings", "redis", "starlette", "uvicorn", "uvloop", "pandas", "pyarrow", "astropy", "matplotlib",
+    "torch",
 )  # fmt: skip
 PROGRAM = f"""
 import sys
@@ -352,10 +404,10 @@ def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:
     evolution = classifier.evolution(curve)
     assert len(evolution.steps) == min(100, len(curve["mjd"]))
     whole = classifier.classify(curve)
-    assert evolution.steps[-1]["probabilities"] == pytest.approx(whole.probabilities, abs=2e-5)
-    assert evolution.to_dict()["steps"] == evolution.steps
+    assert evolution.steps[-1].probabilities == pytest.approx(whole.probabilities, abs=2e-5)
+    assert evolution.to_dict()["steps"] == [dict(step) for step in evolution.steps]
     assert repr(evolution).startswith("Evolution('SN0002', ")
-    assert list(evolution.to_pandas()["mjd"]) == [step["mjd"] for step in evolution.steps]
+    assert list(evolution.to_pandas()["mjd"]) == [step.mjd for step in evolution.steps]
     axes = evolution.plot()
     assert axes.get_title() == "SN0002"
     import_module("matplotlib.pyplot").close("all")
@@ -430,7 +482,8 @@ def test_result_picture_names_filters_not_used_and_warnings_and_draws_symbols(cl
     picture = result.to_svg()
     assert "not used: BP" in picture
     assert "#2b5fd9" in picture
-    warned = Result(result.to_dict() | {"warnings": [{"reason": "total_flux", "detail": "looks like total flux"}]}, {})
+    warning = PhotometryWarning(reason="total_flux", detail="looks like total flux")
+    warned = Result(structs.replace(result.fields, warnings=[warning]), result.model)
     assert "warnings=['total_flux']" in repr(warned)
     assert "looks like total flux" in warned._repr_html_()
     assert "total_flux" in Results([warned])._repr_html_()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,18 @@ import pytest
 
 from nightjar_alerts.classify_command import main
 from nightjar_alerts.client_settings import ClientSettings
-from nightjar_alerts.inputs import Input
+from nightjar_alerts.core.failures import ErrorKind, ModelFailedError
+from nightjar_alerts.inputs import Input, UnreadFile
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS
-from nightjar_alerts.report import Report
+from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
 from nightjar_alerts.service import SAMPLES
+from nightjar_alerts.tables import TableOptions
 from support import alerts
 from support.curves import NO_TABLES, csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
+from support.results import MODEL, classified
 
 CSV_OPTIONS = ("--flux-kind", "difference")
 
@@ -161,8 +165,9 @@ def test_classify_existing_output_is_kept_unless_told_otherwise(
     assert run(packet, "--url", url, "-o", output) == 2
     assert "--overwrite replaces it" in capsys.readouterr().err
     assert output.read_text() == "precious"
-    assert run(packet, "--url", url, "-o", output, "--resume") == 0
-    assert "nothing to resume" in capsys.readouterr().err
+    assert run(packet, "--url", url, "-o", output, "--resume") == 0  # scripts repeat the command until it ends
+    assert "is complete: there is nothing to resume" in capsys.readouterr().out
+    assert output.read_text() == "precious"
     assert run(packet, "--url", url, "-o", output, "--overwrite") == 0
     assert len(rows_of(output)) == 1
 
@@ -180,8 +185,7 @@ class Interrupting:
                 raise KeyboardInterrupt
             assert isinstance(each, LightCurve)
             self.names.append(each.object_id)
-            document = {"status": "classified", "object_id": each.object_id, "class": "Ia", "confidence": 1.0}
-            yield [Result(document, {})]
+            yield [Result(classified(object_id=each.object_id), MODEL)]
 
     def __repr__(self) -> str:
         """Return what a resumed run must have in common with the interrupted one."""
@@ -459,6 +463,17 @@ def test_classify_key_that_is_wrong_is_a_sentence(folder: Path, capsys: pytest.C
     assert "401 API key required" in capsys.readouterr().err
 
 
+def test_classify_by_a_model_that_fails_every_run_is_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ModelFailedError(ErrorKind.PROVIDER_LOST)
+
+    monkeypatch.setattr("nightjar_alerts.core.runner.ThreadRunner.start", fail)
+    assert run(folder / "one.json") == 1
+    assert "nightjar: the execution provider fails every run; restart the process\n" in capsys.readouterr().err
+
+
 def test_classify_nothing_readable_exits_with_1(url: str, folder: Path) -> None:
     assert run(folder / "bad.tar.gz", "--url", url) == 1
     assert run(folder / "notes.md", "--url", url) == 1
@@ -523,6 +538,8 @@ def test_classify_help_describes_every_option_of_tables(capsys: pytest.CaptureFi
     shown = " ".join(capsys.readouterr().out.split())
     assert "--flux-kind VALUE difference (from a template image) or total" in shown
     assert "--survey VALUE survey of the photometry" in shown
+    for name in TableOptions.option_names():
+        assert f"--{name.replace('_', '-')} " in shown
 
 
 def test_command_interrupted_during_its_imports_exits_without_a_traceback() -> None:
@@ -550,6 +567,23 @@ def test_classify_leaves_out_rows_by_quality_and_flags(
     assert "points left out: 6" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("unread", "more"), [(9, []), (10, []), (12, ["not read: 2 more"])])
+def test_report_lines_list_ten_unread_files(unread: int, more: list[str]) -> None:
+    report = RunReport()
+    for number in range(unread):
+        report.add_unread(UnreadFile(f"{number}.csv", "not a table"))
+    assert report.lines()[1:] == [f"not read: {number}.csv: not a table" for number in range(min(unread, 10))] + more
+
+
+def test_report_restored_from_its_values_is_the_same() -> None:
+    counts, filters = Counter({("classified", ""): 2, ("rejected", "empty"): 1}), Counter({"w": 3})
+    warnings, shown = {"unit": (2, "another unit?", "SN 1")}, [("a.csv", "not a table")]
+    report = RunReport(4, counts, 1, shown, 1, ["notes.txt"], ["empty/"], warnings, filters)
+    restored = RunReport()
+    restored.update(json.loads(json.dumps(report.to_dict())))
+    assert restored == report
+
+
 def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ["name,mjd,band,mag,mag_err"]
     rows += [f"SN{k},{60000 + 3 * n},{'gr'[n % 2]},{18 + 0.3 * n},0.05" for k in range(10) for n in range(8)]
@@ -560,8 +594,8 @@ def test_classify_warning_names_an_object(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_report_counts_observations_of_filters_without_a_band_across_resumed_runs() -> None:
-    result = Result({"status": "classified", "object_id": "1", "class": "Ia", "other_filters": {"BP": 2, "RP": 1}}, {})
-    report, resumed = Report(), Report()
+    result = Result(classified(other_filters={"BP": 2, "RP": 1}), MODEL)
+    report, resumed = RunReport(), RunReport()
     report.add_results("a.csv", [result, result])
     resumed.update(json.loads(json.dumps(report.to_dict())))
     resumed.add_results("b.csv", [result])

@@ -26,11 +26,13 @@ from nightjar_alerts import (
     read_packet,
 )
 from nightjar_alerts.client import BATCH_ITEMS, DeadlineExceeded
+from nightjar_alerts.core.result import ClassifyReply
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
 from support.alerts import container, ztf_alert
 from support.curves import NO_TABLES, close, rows, supernovae
 from support.edge import HOST, Live, Network, live, loader
+from support.results import MODEL, classified
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ class Answer(NamedTuple):
     body: Any = None
 
 
-OK = Answer(200, {}, {"model": {"name": "m"}, "results": [{"status": "classified", "object_id": "a", "class": "Ia"}]})
+OK = Answer(200, {}, ClassifyReply(model=MODEL, results=[classified()]).to_dict())
 
 
 class Scripted(NamedTuple):

@@ -11,7 +11,9 @@ import pytest
 
 from nightjar_alerts import LightCurve
 from nightjar_alerts.core.errors import InvalidLightCurve
-from nightjar_alerts.inputs import decode_inputs, is_table_file, read_request
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.serializer import light_curve_out
+from nightjar_alerts.inputs import call_options, decode_inputs, is_table_file, read_request
 from nightjar_alerts.tables import TableOptions
 from support.curves import NO_TABLES
 
@@ -159,3 +161,64 @@ def test_quantities_are_converted_or_named() -> None:
 def test_files_with_a_suffix_of_the_table_reader_are_tables(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(bytes(9))
     assert is_table_file(tmp_path / name, TableOptions())
+
+
+def test_position_is_kept_and_returned() -> None:
+    curve = read(ra=10.5, dec=-3)
+    assert isinstance(curve, LightCurve)
+    assert (curve.ra, curve.dec) == (10.5, -3.0)
+    members = light_curve_out(curve)
+    again = read(**members)
+    assert isinstance(again, LightCurve)
+    assert set(light_curve_out(again).keys()) == set(members.keys()) >= {"ra", "dec"}
+    assert (again.ra, again.dec) == (10.5, -3.0)
+
+
+@pytest.mark.parametrize("position", [{}, {"ra": None}, {"ra": float("nan"), "dec": np.float64("nan")}])
+def test_position_that_is_unknown_is_left_out(position: dict[str, Any]) -> None:
+    curve = read(**position)
+    assert isinstance(curve, LightCurve)
+    assert (curve.ra, curve.dec) == (None, None)
+    assert "ra" not in light_curve_out(curve)
+
+
+@pytest.mark.parametrize(
+    ("position", "pointer", "reason"),
+    [
+        ({"ra": 10.0}, "/dec", "missing"),
+        ({"dec": 10.0}, "/ra", "missing"),
+        ({"ra": 360.5, "dec": 0.0}, "/ra", "less_than"),
+        ({"ra": 0.0, "dec": -91}, "/dec", "greater_than"),
+        ({"ra": "12:30:00", "dec": 1.0}, "/ra", "not_a_number"),
+    ],
+)
+def test_position_that_is_invalid_is_named(position: dict[str, Any], pointer: str, reason: str) -> None:
+    curve = read(**position)
+    assert isinstance(curve, InvalidLightCurve)
+    assert [(error.pointer, error.reason) for error in curve.errors] == [(pointer, reason)]
+
+
+def test_keyword_that_is_misspelt_names_the_field() -> None:
+    curve = read(fluxerr=[1.0] * 3)
+    assert isinstance(curve, InvalidLightCurve)
+    assert curve.errors[0].detail == "unknown field; send flux_err"
+
+
+def test_call_options_of_the_body_come_first() -> None:
+    options = call_options({"coverage": np.float32(0.5)}, coverage=0.9, embedding=np.True_, prior={"Ia": np.int64(2)})
+    assert options == Options(coverage=0.5, embedding=True, prior={"Ia": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"speed": 1}, TypeError, "unknown options: speed; they are embedding, prior, coverage, experts"),
+        ({"deadline_ms": 5}, TypeError, "unknown options: deadline_ms"),
+        ({"embedding": "yes"}, TypeError, "embedding must be true or false"),
+        ({"coverage": 1.0}, ValueError, "coverage must be less than 1"),
+        ({"prior": "x" * 65}, ValueError, "prior must have at most 64 characters"),
+    ],
+)
+def test_call_options_that_are_invalid_raise(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call_options(given)

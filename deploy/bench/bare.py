@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import onnxruntime as ort
 
-from deploy.bench.workload import Columns
+from deploy.bench.workload import CurveColumns
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.runtime import Inputs, open_session, run
@@ -40,7 +40,7 @@ class Bare:
     inputs: Sequence[Inputs]
 
     @classmethod
-    def of(cls, folder: Path, curves: Sequence[Columns]) -> "Bare":
+    def of(cls, folder: Path, curves: Sequence[CurveColumns]) -> "Bare":
         """Open a bundle as the service does (CPU, one thread per run) and prepare every curve as a batch of one."""
         bundle = load_bundle(folder)
         inputs = [_inputs([tokens_of(curve, bundle.manifest)]) for curve in curves]
@@ -105,7 +105,7 @@ class Best:
     curves: int
 
     @classmethod
-    def of(cls, folder: Path, curves: Sequence[Columns], callers: int) -> "Best":
+    def of(cls, folder: Path, curves: Sequence[CurveColumns], callers: int) -> "Best":
         """Compare the schedules with `callers` threads on up to :data:`SAMPLE` curves; use the best for all curves."""
         bundle = load_bundle(folder)
         session = open_session(bundle.model)
@@ -123,7 +123,7 @@ class Best:
         return pace(self.session, self.inputs, callers, self.curves)
 
 
-def tokens_of(curve: Columns, manifest: Manifest) -> Tokens:
+def tokens_of(curve: CurveColumns, manifest: Manifest) -> Tokens:
     """Featurise a light curve as the service does."""
     record = LightCurve.from_columns(
         curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]

@@ -33,7 +33,7 @@ from deploy.bench.http_load import HOST
 from deploy.bench.report import Numbers, Spread, spread
 from deploy.bench.simulation.events import Contender, PolicyName, contenders, replay
 from deploy.bench.throughput import WrongAnswer, patient
-from deploy.bench.workload import Columns, Trace, alert_mix
+from deploy.bench.workload import CurveColumns, Trace, alert_mix
 from nightjar_alerts.core.adapter import ModelInput
 from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.models.runtime import run
@@ -55,7 +55,7 @@ BETWEEN, OUTSIDE = "between", "outside"
 after it (sockets, HTTP, event loop, client)."""
 
 
-def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
+def measure_lone(bundle: Path, curves: Sequence[CurveColumns], rounds: int, say: Callable[[str], None]) -> Numbers:
     """Return the keys ``engine.lone_*``: medians over the curves of a round."""
     some = curves[:CURVES]
     bare = Bare.of(bundle, some)
@@ -151,7 +151,7 @@ class EngineBench:
     contenders: Mapping[PolicyName, Contender]
 
     @classmethod
-    def of(cls, model: LoadedModel, curves: Sequence[Columns]) -> "EngineBench":
+    def of(cls, model: LoadedModel, curves: Sequence[CurveColumns]) -> "EngineBench":
         """Featurise the curves, which is not part of the measurement."""
         inputs = [ModelInput(tokens_of(curve, model.bundle.manifest)) for curve in curves]
         return cls(model, inputs, contenders(engine_options(model.provider).limits))
@@ -169,7 +169,9 @@ class EngineBench:
         return asyncio.run(work).answered - arrival
 
 
-def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
+def measure_policies(
+    model: LoadedModel, curves: Sequence[CurveColumns], rounds: int, say: Callable[[str], None]
+) -> Numbers:
     """Return the keys ``engine.policy_per_s.*``, ``engine.policy_speedup.*`` and those of half load."""
     bench = EngineBench.of(model, curves)
     bench.saturated(OURS)  # the first run of a shape takes longer

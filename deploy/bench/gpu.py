@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from deploy.bench.bare import length_batches, tokens_of
 from deploy.bench.http_load import run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
-from deploy.bench.workload import BATCH, Columns, alert_mix, packed_request
+from deploy.bench.workload import BATCH, CurveColumns, alert_mix, packed_request
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
@@ -85,7 +85,7 @@ def device_run(graph: Path, provider: Provider) -> OnnxGraph:
     return OnnxGraph(open_session(graph, provider))
 
 
-def real_mix(graph: Path, provider: Provider, drawn: Sequence[Columns], manifest: Manifest) -> list[float]:
+def real_mix(graph: Path, provider: Provider, drawn: Sequence[CurveColumns], manifest: Manifest) -> list[float]:
     """Return the light curves per second of each round; two threads run batches."""
     tokens = [tokens_of(one, manifest) for one in drawn]
     batches = [RaggedBatch.collate(some).padded() for some in length_batches(tokens, GPU_BUDGET)]
@@ -124,7 +124,7 @@ def _gpu_experts(folder: Path, numbers: Numbers, say: Callable[[str], None]) -> 
     numbers["gpu.moe_over_dense.b256_l390"] = spread(ratios)
 
 
-def _served_per_second(bundle: Path, drawn: Sequence[Columns]) -> float:
+def _served_per_second(bundle: Path, drawn: Sequence[CurveColumns]) -> float:
     """Return the light curves per second of the service on the GPU, for MessagePack batches from 32 clients."""
     plan_of = [packed_request(drawn[first : first + BATCH]) for first in range(0, len(drawn), BATCH)]
     chosen = {"NIGHTJAR_PROVIDER": "cuda", "NIGHTJAR_CACHE_BYTES": "0"}  # no cache, because curves are repeated

@@ -31,7 +31,7 @@ VANISHED = "vanished"  # the client disconnected, as planned
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """HTTP/1.1 request as bytes; ``vanish`` closes the connection after sending, without waiting for the response."""
 
     data: bytes
@@ -46,26 +46,26 @@ class HttpReply:
     body: bytes = b""
 
 
-def request(path: str, body: bytes = b"", content_type: str = "application/json", method: str = "") -> Request:
+def request(path: str, body: bytes = b"", content_type: str = "application/json", method: str = "") -> HttpRequest:
     """Return a request with a minimum of headers; POST if there is a body."""
     head = f"{method or ('POST' if body else 'GET')} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
     if body:
         head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-    return Request(head.encode() + b"\r\n" + body)
+    return HttpRequest(head.encode() + b"\r\n" + body)
 
 
-def write_plan(path: Path, requests: Iterable[Request]) -> None:
+def write_plan(path: Path, requests: Iterable[HttpRequest]) -> None:
     """Write requests to a file, in order."""
     path.write_bytes(b"".join(_HEADER.pack(r.vanish, len(r.data)) + r.data for r in requests))
 
 
-def read_plan(path: Path) -> list[Request]:
+def read_plan(path: Path) -> list[HttpRequest]:
     """Read the requests written by :func:`write_plan`."""
     data, at, requests = path.read_bytes(), 0, []
     while at < len(data):
         vanish, length = _HEADER.unpack_from(data, at)
         at += _HEADER.size
-        requests.append(Request(data[at : at + length], vanish))
+        requests.append(HttpRequest(data[at : at + length], vanish))
         at += length
     return requests
 
@@ -96,7 +96,7 @@ class LoadClient:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def send(self, one: Request) -> HttpReply | str:
+    async def send(self, one: HttpRequest) -> HttpReply | str:
         """Send a request; return the response, or why there is none."""
         try:
             if self._streams is None:
@@ -122,10 +122,10 @@ class LoadClient:
         self._streams = None
 
 
-async def drive(port: int, plan: list[Request], clients: int) -> PlanOutcome:
+async def drive(port: int, plan: list[HttpRequest], clients: int) -> PlanOutcome:
     """Send all requests of a plan with `clients` concurrent clients."""
     outcome = PlanOutcome([0.0] * len(plan), [HttpReply(0)] * len(plan))
-    queue: Iterator[tuple[int, Request]] = iter(enumerate(plan))
+    queue: Iterator[tuple[int, HttpRequest]] = iter(enumerate(plan))
 
     async def work() -> None:
         client = LoadClient(port)

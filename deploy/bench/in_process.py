@@ -26,10 +26,10 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.bench.report import Numbers, spread
-from deploy.bench.workload import Columns, alert_mix
+from deploy.bench.workload import CurveColumns, alert_mix
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.adapter import Arrays, Graph
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.core.machine import usable_cores
 
 SEED: Final = 20260102
 OBJECTS: Final = 5000
@@ -85,7 +85,7 @@ class _Clock:
         return time.perf_counter() - self._wall, time.process_time() - self._cpu
 
 
-def _with_arrays(curve: Columns) -> dict[str, Any]:
+def _with_arrays(curve: CurveColumns) -> dict[str, Any]:
     return {name: np.array(value) if name in ("mjd", "flux", "flux_err") else value for name, value in curve.items()}
 
 
@@ -144,7 +144,7 @@ def _table(objects: int, say: Callable[[str], None]) -> Numbers:
     }
 
 
-def _write_table(path: Path, curves: Sequence[Columns]) -> int:
+def _write_table(path: Path, curves: Sequence[CurveColumns]) -> int:
     rows = 0
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -25,7 +25,7 @@ from deploy.bench.brokers import Brokers, home, running_brokers
 from deploy.bench.kafka_trial import PARTITIONS, Trial, answered, assigned, until
 from deploy.bench.report import Numbers, interval
 from deploy.bench.workload import visit
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.service.local import ServiceProcess
 
 Part = Literal["visits", "rebalance", "kills", "kills_loaded", "price", "steady", "drain"]

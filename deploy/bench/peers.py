@@ -27,9 +27,9 @@ from deploy.bench.bare import Bare
 from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import ROOT, Numbers, spread
 from deploy.bench.throughput import WrongAnswer, answered, patient
-from deploy.bench.workload import Columns, alert_mix
+from deploy.bench.workload import CurveColumns, alert_mix
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.models.common import markdown_table
-from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.local import free_port
 
 COMMON: Final = ("numpy>=2.0", "onnxruntime>=1.24", "orjson>=3.10", "pydantic>=2.10")
@@ -98,14 +98,14 @@ WARM_UP: Final = 128
 TOLERANCE: Final = 1e-4
 
 
-class Route(NamedTuple):
+class PeerRoute(NamedTuple):
     """Path for a light curve, and the JSON before and after its columns."""
 
     path: str
     before: bytes = b""
     after: bytes = b""
 
-    def body(self, curve: Columns) -> bytes:
+    def body(self, curve: CurveColumns) -> bytes:
         """Return the body of a request."""
         return self.before + orjson.dumps(curve) + self.after
 
@@ -114,17 +114,17 @@ class Peer(NamedTuple):
     """Requirements of a server, and its routes without batching and, if supported, with it."""
 
     requires: tuple[str, ...]
-    alone: Route
-    batched: Route | None = None
+    alone: PeerRoute
+    batched: PeerRoute | None = None
 
 
-_CLASSIFY, _PREDICT, _INFERENCE = Route("/classify"), Route("/predict"), Route("/inference")
+_CLASSIFY, _PREDICT, _INFERENCE = PeerRoute("/classify"), PeerRoute("/predict"), PeerRoute("/inference")
 PEERS: Final[Mapping[Name, Peer]] = {
     "fastapi": Peer(("fastapi>=0.115", "uvicorn[standard]>=0.32"), _CLASSIFY),
     "litserve": Peer(("litserve>=0.2.10",), _PREDICT, _PREDICT),
     "mosec": Peer(("mosec>=0.9",), _INFERENCE, _INFERENCE),
     "bentoml": Peer(
-        ("bentoml>=1.4",), Route("/alone", b'{"columns":', b"}"), Route("/together", b'{"curves":[', b"]}")
+        ("bentoml>=1.4",), PeerRoute("/alone", b'{"columns":', b"}"), PeerRoute("/together", b'{"curves":[', b"]}")
     ),
     "ray": Peer(("ray[serve]>=2.40",), _CLASSIFY, _CLASSIFY),
 }
@@ -166,14 +166,14 @@ def measure(
     return rows
 
 
-def _ours(bundle: Path, curves: Sequence[Columns]) -> PeerRow:
+def _ours(bundle: Path, curves: Sequence[CurveColumns]) -> PeerRow:
     with patient(bundle) as service:
-        _load(service.port, Route("/v1/classify"), curves)  # warm-up, as for the other servers in _check
-        return _row("Nightjar", service.port, Route("/v1/classify"), curves)
+        _load(service.port, PeerRoute("/v1/classify"), curves)  # warm-up, as for the other servers in _check
+        return _row("Nightjar", service.port, PeerRoute("/v1/classify"), curves)
 
 
 def measure_server(
-    name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expected: np.ndarray
+    name: Name, python: Path, bundle: Path, curves: Sequence[CurveColumns], expected: np.ndarray
 ) -> Iterator[PeerRow]:
     """Measure a server without batching and, if supported, with it."""
     peer = PEERS[name]
@@ -185,7 +185,7 @@ def measure_server(
                 yield _row(f"{name}, batches of {batch}" if batch > 1 else name, port, route, curves)
 
 
-def _wait(port: int, route: Route, curve: Columns, log: Path) -> None:
+def _wait(port: int, route: PeerRoute, curve: CurveColumns, log: Path) -> None:
     """Wait until the server classifies a light curve. Raises NoServer."""
     give_up, heard = time.monotonic() + START_SECONDS, b""
     while time.monotonic() < give_up:
@@ -199,7 +199,7 @@ def _wait(port: int, route: Route, curve: Columns, log: Path) -> None:
     raise NoServer(f"no answer after {START_SECONDS:.0f} s: {heard[-500:]!r} {log.read_text()[-500:]}")
 
 
-def _ask(port: int, route: Route, curve: Columns) -> tuple[int, bytes]:
+def _ask(port: int, route: PeerRoute, curve: CurveColumns) -> tuple[int, bytes]:
     connection = HTTPConnection(HOST, port, timeout=30)
     try:
         connection.request("POST", route.path, route.body(curve), {"Content-Type": "application/json"})
@@ -209,7 +209,7 @@ def _ask(port: int, route: Route, curve: Columns) -> tuple[int, bytes]:
         connection.close()
 
 
-def _check(port: int, route: Route, curves: Sequence[Columns], expected: np.ndarray) -> None:
+def _check(port: int, route: PeerRoute, curves: Sequence[CurveColumns], expected: np.ndarray) -> None:
     """Send all requests once, as a warm-up. Raises WrongAnswer if results differ beyond rounding, or NoServer."""
     with tempfile.TemporaryDirectory() as folder:
         replies = Path(folder, "replies")
@@ -232,14 +232,14 @@ def _probabilities(body: str) -> list[float]:
     return values
 
 
-def _load(port: int, route: Route, curves: Sequence[Columns], replies: Path | None = None) -> dict[str, Any]:
+def _load(port: int, route: PeerRoute, curves: Sequence[CurveColumns], replies: Path | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder, "plan")
         write_plan(plan, [request(route.path, route.body(curve)) for curve in curves])
         return run_in_process(port, plan, CLIENTS, replies)
 
 
-def _row(server: str, port: int, route: Route, curves: Sequence[Columns]) -> PeerRow:
+def _row(server: str, port: int, route: PeerRoute, curves: Sequence[CurveColumns]) -> PeerRow:
     _load(port, route, curves[:WARM_UP])
     outcome = answered(_load(port, route, curves))
     return PeerRow(server, outcome["per_second"], outcome["p50_ms"], outcome["p99_ms"])

@@ -13,9 +13,9 @@ from typing import TypedDict
 
 import numpy as np
 
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.common import processor_name
-from nightjar_alerts.service.engine.machine import usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -36,9 +36,9 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench.bare import Bare
-from deploy.bench.http_load import DROPPED, HOST, HttpReply, LoadClient, Request, request
+from deploy.bench.http_load import DROPPED, HOST, HttpReply, HttpRequest, LoadClient, request
 from deploy.bench.throughput import TOLERANCE
-from deploy.bench.workload import MSGPACK, Columns, alert_mix, broken, packed_request
+from deploy.bench.workload import MSGPACK, CurveColumns, alert_mix, broken, packed_request
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.posterior import Posterior
@@ -63,11 +63,11 @@ class SoakRequest:
     """Request; ``curves`` are the indices of its light curves."""
 
     kind: Kind
-    request: Request
+    request: HttpRequest
     curves: tuple[int, ...] = ()
 
 
-def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
+def golden(bundles: Mapping[str, Path], curves: Sequence[CurveColumns]) -> Golden:
     """Return the expected probabilities of each version: bare runs with the evidence of the metadata applied."""
     found = {}
     for version, path in bundles.items():
@@ -82,19 +82,19 @@ def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
     return found
 
 
-def light_curves() -> list[Columns]:
+def light_curves() -> list[CurveColumns]:
     """Return the light curves of the test."""
     return alert_mix(CURVES, SEED)
 
 
-def prepare_requests(curves: Sequence[Columns]) -> list[SoakRequest]:
+def prepare_requests(curves: Sequence[CurveColumns]) -> list[SoakRequest]:
     """Return requests of all kinds in the proportions of :data:`SHARES`."""
     rng = random.Random(SEED)
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=REQUESTS)
     return [_one(kind, curves, rng) for kind in kinds]
 
 
-def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> SoakRequest:
+def _one(kind: Kind, curves: Sequence[CurveColumns], rng: random.Random) -> SoakRequest:
     number = rng.randrange(len(curves))
     alone = request("/v1/classify", orjson.dumps(curves[number]))
     match kind:
@@ -106,7 +106,7 @@ def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> SoakReque
         case "bad":
             return SoakRequest(kind, request("/v1/classify", broken(curves[number], rng)))
         case "cancelled":
-            return SoakRequest(kind, Request(alone.data, vanish=True))
+            return SoakRequest(kind, HttpRequest(alone.data, vanish=True))
         case "look-up":
             return SoakRequest(kind, request(rng.choice(LOOK_UPS)))
 

@@ -30,12 +30,12 @@ from nightjar_alerts.alerts import plans
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.alerts.reader import CONFLUENT_HEADER_BYTES
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.items import Outcome, Prediction
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.core.serializer import ResultSerializer, encode_json
 from nightjar_alerts.models.bundle import load_bundle
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.engine.machine import usable_cores
 from nightjar_alerts.service.local import HOST, WORKER, ServiceProcess, free_port, running
 
 STEP_SECONDS: Final = 0.05
@@ -175,12 +175,13 @@ def measure_shares(folder: Path, packets: Sequence[bytes]) -> Numbers:
     read_packet(packets[0])  # the first packet of a schema creates its plan
     read, decode = _timed(lambda: [outcome for data in packets for outcome in read_packet(data)])
     curves = [one.curve for one in read if isinstance(one, Packet) and one.curve is not None]
-    program = TaskAdapter(bundle.manifest)
+    program = Adapter(bundle.manifest)
     _, featurise = _timed(lambda: [program.prepare(curve) for curve in curves])
     bare = Bare.of(folder, [columns_of(curve) for curve in curves])
     runs = bare.run(callers=1).cpu_ms / 1000 * len(curves)
     outcomes, serializer = _outcomes(bare), ResultSerializer(bundle)
-    _, encode = _timed(lambda: [encode_json(serializer.result(one, {}, embedding=True)) for one in outcomes])
+    identity = {"object_id": ""}
+    _, encode = _timed(lambda: [encode_json(serializer.result(one, identity, embedding=True)) for one in outcomes])
     seconds = {"decode": decode, "featurise": featurise, "run": runs, "encode": encode}
     each: Numbers = {f"stream.cpu_us.{stage}": 1e6 * spent / len(curves) for stage, spent in seconds.items()}
     return each | {f"stream.cpu_share.{stage}": spent / sum(seconds.values()) for stage, spent in seconds.items()}

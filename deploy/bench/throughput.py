@@ -26,10 +26,10 @@ import numpy as np
 import orjson
 
 from deploy.bench.bare import Bare, Best
-from deploy.bench.http_load import HOST, Request, request, run_in_process, write_plan
+from deploy.bench.http_load import HOST, HttpRequest, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.workload import BATCH, MSGPACK, alert_mix, packed_request, requests
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.service.local import ServiceProcess, running, start
 
 SEED: Final = 20260101
@@ -104,7 +104,7 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
     return numbers
 
 
-def _arm(path: Path, plan: Sequence[Request], clients: int, curves: int) -> Arm:
+def _arm(path: Path, plan: Sequence[HttpRequest], clients: int, curves: int) -> Arm:
     write_plan(path, plan)
     return Arm(path, clients, curves)
 
@@ -121,7 +121,7 @@ def _round(service: ServiceProcess, arm: Arm) -> dict[str, float]:
     }
 
 
-def largest_difference(service: ServiceProcess, plan: Sequence[Request], bare: Bare) -> float:
+def largest_difference(service: ServiceProcess, plan: Sequence[HttpRequest], bare: Bare) -> float:
     """Return the largest difference between probabilities of the service and of the network alone.
 
     This also warms the service up. Raises WrongAnswer above :data:`TOLERANCE`, or if a status is not 200.

@@ -29,7 +29,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from deploy.bench.http_load import Request, request
+from deploy.bench.http_load import HttpRequest, request
 from nightjar_alerts.alerts import avro
 from nightjar_alerts.alerts.avro import non_null
 from nightjar_alerts.models.lightcurve import LightCurve
@@ -44,16 +44,16 @@ DEEP_MEDIAN_LENGTH = 700.0
 DEEP_LOG_SIGMA = 0.4
 SPAN_DAYS = 300.0
 
-Columns = dict[str, Any]
+CurveColumns = dict[str, Any]
 
 
-def alert_mix(count: int, seed: int) -> list[Columns]:
+def alert_mix(count: int, seed: int) -> list[CurveColumns]:
     """Draw light curves as in JSON requests (MJD, nJy), with the lengths of real alerts."""
     rng = np.random.default_rng(seed)
     return [_curve(index, int(length), rng) for index, length in enumerate(draw_lengths(count, LONGEST, rng))]
 
 
-def _curve(index: int, length: int, rng: np.random.Generator) -> Columns:
+def _curve(index: int, length: int, rng: np.random.Generator) -> CurveColumns:
     days = np.sort(rng.uniform(0, SPAN_DAYS, length))
     error = rng.lognormal(np.log(300.0), 0.4, length)
     rise_and_fall = (days / 20.0) * np.exp(1.0 - days / 20.0)
@@ -140,7 +140,7 @@ def _record(path: str) -> dict[str, Any]:
     }
 
 
-def columns_of(curve: LightCurve) -> Columns:
+def columns_of(curve: LightCurve) -> CurveColumns:
     """Convert a light curve to columns as in JSON requests."""
     return {
         "object_id": curve.object_id,
@@ -156,7 +156,7 @@ OCTETS = "application/octet-stream"
 POOL = 400
 
 
-def broken(curve: Columns, rng: random.Random) -> bytes:
+def broken(curve: CurveColumns, rng: random.Random) -> bytes:
     """Return a body that must be rejected: a valid light curve with one of many errors."""
     text = orjson.dumps(curve)
     faults = [
@@ -175,19 +175,19 @@ def broken(curve: Columns, rng: random.Random) -> bytes:
     return rng.choice(faults) or b" "
 
 
-def _batch(pool: Sequence[Columns], rng: random.Random) -> bytes:
+def _batch(pool: Sequence[CurveColumns], rng: random.Random) -> bytes:
     curves = rng.sample(pool, rng.randint(2, 12))
     return orjson.dumps({"light_curves": curves, "options": {"embedding": rng.random() < 0.2}})
 
 
-def requests(count: int, packets: Sequence[bytes], seed: int) -> list[Request]:
+def requests(count: int, packets: Sequence[bytes], seed: int) -> list[HttpRequest]:
     """Draw requests: curves, batches, whole and truncated packets, invalid bodies, disconnecting clients, look-ups."""
     rng = random.Random(seed)
     pool = alert_mix(POOL, seed)
     return [_one(pool, packets, rng) for _ in range(count)]
 
 
-def _one(pool: Sequence[Columns], packets: Sequence[bytes], rng: random.Random) -> Request:
+def _one(pool: Sequence[CurveColumns], packets: Sequence[bytes], rng: random.Random) -> HttpRequest:
     curve, packet, kind = rng.choice(pool), rng.choice(packets), rng.random()
     if kind < 0.55:
         return request("/v1/classify", orjson.dumps(curve))
@@ -200,7 +200,7 @@ def _one(pool: Sequence[Columns], packets: Sequence[bytes], rng: random.Random) 
     if kind < 0.92:
         return request("/v1/classify", broken(curve, rng))
     if kind < 0.95:
-        return Request(request("/v1/classify", orjson.dumps(curve)).data, vanish=True)
+        return HttpRequest(request("/v1/classify", orjson.dumps(curve)).data, vanish=True)
     return request(rng.choice(["/v1/models", "/healthz", "/readyz", "/metrics", "/nowhere"]))
 
 
@@ -277,13 +277,13 @@ MSGPACK: Final = "application/msgpack"
 BATCH: Final = 64
 
 
-def packed_request(curves: Sequence[Columns]) -> Request:
+def packed_request(curves: Sequence[CurveColumns]) -> HttpRequest:
     """Return a MessagePack request for light curves, with binary columns."""
     document = {"light_curves": [_packed(curve) for curve in curves]}
     return request("/v1/classify", msgspec.msgpack.encode(document), MSGPACK)
 
 
-def _packed(curve: Columns) -> dict[str, Any]:
+def _packed(curve: CurveColumns) -> dict[str, Any]:
     packed = {
         "object_id": curve["object_id"],
         "mjd": np.asarray(curve["mjd"], "<f8").tobytes(),

@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.networks.network import INPUTS, Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.network import INPUTS, Masking, NetworkOutput, Reconstruction
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig
 from nightjar_alerts.models.networks.parts.packing import Packing
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
@@ -341,7 +341,7 @@ class AstroMoE(LightCurveBranch):
         mask_BL: Tensor,
         metadata_BF: Tensor,
         prediction_only: bool = False,
-    ) -> Output:
+    ) -> NetworkOutput:
         """Classify padded light curves; ``models.networks.network`` describes the inputs.
 
         The prediction is that of the mixed head, or the mean of its copies; the other logits are those of the heads on
@@ -374,7 +374,7 @@ class AstroMoE(LightCurveBranch):
         routed, by_band = routings[: self._routed_layers] if prediction_only else [], (None, None)
         if routed:
             by_band = self.routing(routed, band_BL, mask_BL)
-        return Output(
+        return NetworkOutput(
             logits_BC=mixed[0] if len(mixed) == 1 else torch.stack(mixed).log_softmax(-1).mean(0),
             embedding_BE=embedding_BE,
             other_logits=(*others, *(mixed if len(mixed) > 1 else ())),

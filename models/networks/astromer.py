@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
-from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
+from nightjar_alerts.models.networks.network import Masking, NetworkOutput, Reconstruction
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, PositionEncoding, SelfAttention
 from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
 from nightjar_alerts.models.networks.parts.positional_content import Lstm, TokenTimes
@@ -132,7 +132,7 @@ class AstromerBlock(nn.Module):
         self.skip1, self.skip2 = _skip(width, skip), _skip(width, skip)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x_MD: Tensor, packing: Packing, position: Position | None = None) -> Tensor:
+    def forward(self, x_MD: Tensor, packing: Packing, position: PositionEncoding | None = None) -> Tensor:
         """Transform packed tokens [M, D]."""
         mixed_MD = self.dropout(self.attention(x_MD, packing, position))
         x_MD = self.norm1(mixed_MD if self.skip1 is None else self.skip1(x_MD) + mixed_MD)
@@ -161,7 +161,7 @@ class SoftMask:
     alpha: float
     format: MaskFormat
     head_width: int
-    position: Position | None
+    position: PositionEncoding | None
 
     def __call__(self, query_BHSE: Tensor, key_BHSE: Tensor) -> tuple[Tensor, Tensor]:
         """Apply ``position``, then append columns whose product, scaled by 1 / sqrt(head width), is the mask."""
@@ -309,13 +309,13 @@ class AstromerEncoder(nn.Module):
         x_MD = self._blocks(x_MD, packing, self._position(times, keys_BW))
         return packing.unpack(self.time.finish(x_MD, times))
 
-    def _position(self, times: TokenTimes, keys_BW: Tensor) -> Position | None:
+    def _position(self, times: TokenTimes, keys_BW: Tensor) -> PositionEncoding | None:
         config, position = self.config, self.time.position(times)
         if config.excludes:
             return position
         return SoftMask(~keys_BW, config.m_alpha, config.mask_format, config.d_model // config.n_heads, position)
 
-    def _blocks(self, x_MD: Tensor, packing: Packing, position: Position | None) -> Tensor:
+    def _blocks(self, x_MD: Tensor, packing: Packing, position: PositionEncoding | None) -> Tensor:
         layers = []
         for block in self.blocks:
             x_MD = block(x_MD, packing, position)
@@ -344,13 +344,13 @@ class Astromer(nn.Module):
     def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:
         """Do nothing: values are centred per window."""
 
-    def forward(self, flux_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor) -> Output:
+    def forward(self, flux_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor) -> NetworkOutput:
         """Classify padded light curves; arguments as in ``models.networks.network``."""
         window = _window(band_BL, mask_BL, self.config)
         value_BW = window.take(value_of(flux_BL, self.config.value, self.config.flux_scale))
         value_BW = window.centre(value_BW, window.mean(value_BW))
         x_BWD = self.encoder(value_BW, _centred(window, time_BL), window.mask_BW)
-        return Output(*self.head(x_BWD, window.mask_BW))
+        return NetworkOutput(*self.head(x_BWD, window.mask_BW))
 
 
 class AstromerPretraining(nn.Module):

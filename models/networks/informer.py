@@ -81,8 +81,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from nightjar_alerts.models.networks.network import QUERIES, FluxDistribution, Forecast, Output, bounded_std
-from nightjar_alerts.models.networks.parts.attention import AttentionConfig, CrossAttention, Position, SelfAttention
+from nightjar_alerts.models.networks.network import QUERIES, FluxDistribution, Forecast, NetworkOutput, bounded_std
+from nightjar_alerts.models.networks.parts.attention import (
+    AttentionConfig,
+    CrossAttention,
+    PositionEncoding,
+    SelfAttention,
+)
 from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
 from nightjar_alerts.models.networks.parts.positional_content import Sinusoids, TokenTimes
@@ -156,7 +161,7 @@ class DistilledEncoder(nn.Module):
         self.distillings = nn.ModuleList(Distilling(width, kind) for _ in blocks[1:] if kind is not None)
 
     def forward(
-        self, x_MD: Tensor, packing: Packing, positions: Iterable[Position | None] = repeat(None)
+        self, x_MD: Tensor, packing: Packing, positions: Iterable[PositionEncoding | None] = repeat(None)
     ) -> tuple[Tensor, Packing]:
         """Encode packed tokens without [CLS]; return the result, which is shorter, and its packing.
 
@@ -339,10 +344,10 @@ class InformerClassifier(nn.Module):
 
     def forward(
         self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
-    ) -> Output:
+    ) -> NetworkOutput:
         """Classify padded light curves, each row in order of time; arguments as in ``models.networks.network``."""
         embedding_BD = masked_mean(*self.encoder(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL))
-        return Output(self.head(embedding_BD), embedding_BD)
+        return NetworkOutput(self.head(embedding_BD), embedding_BD)
 
 
 def masked_mean(x_BSD: Tensor, mask_BS: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ INPUTS = ("flux", "flux_err", "time", "band", "mask", "metadata")
 QUERIES = ("query_time", "query_band", "query_mask")
 
 
-class Output(NamedTuple):
+class NetworkOutput(NamedTuple):
     """Output of a classifier.
 
     Attributes
@@ -80,7 +80,7 @@ class Masking(NamedTuple):
 class Reconstruction(NamedTuple):
     """Predicted and true values [B, L, K] on the padded grid; only probed observations are valid.
 
-    ``aux_loss`` and the loads are those of :class:`Output`.
+    ``aux_loss`` and the loads are those of :class:`NetworkOutput`.
     """
 
     prediction_BLK: Tensor
@@ -97,19 +97,19 @@ class Forecast(NamedTuple):
     flux_err_BQ: Tensor
 
 
-class Classifier(Protocol):
+class ClassifierNetwork(Protocol):
     """Interface of a classifying network for training and export.
 
     Optional members: ``fit_statistics(batches)`` fits scales to the inputs of a sample of training objects;
     ``new_parameters`` lists name prefixes of parameters that are not initialised by transferred weights (default:
-    ``head``); ``aux_weight`` of the configuration is the weight of ``Output.aux_loss``.
+    ``head``); ``aux_weight`` of the configuration is the weight of ``NetworkOutput.aux_loss``.
     """
 
     input_names: tuple[str, ...]
     n_classes: int
     embedding_dim: int
 
-    def __call__(self, *inputs: Tensor) -> Output:
+    def __call__(self, *inputs: Tensor) -> NetworkOutput:
         """Classify padded light curves."""
 
     def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:

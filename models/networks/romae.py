@@ -56,8 +56,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
-from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
+from nightjar_alerts.models.networks.network import Masking, NetworkOutput, Reconstruction
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, PositionEncoding, SelfAttention
 from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
 from nightjar_alerts.models.networks.parts.positional import AxialRotary, Keep, Rotation
 
@@ -141,7 +141,7 @@ class RoMAEBlock(nn.Module):
             nn.Dropout(config.hidden_dropout),
         )
 
-    def forward(self, x_MD: Tensor, packing: Packing, position: Position) -> Tensor:
+    def forward(self, x_MD: Tensor, packing: Packing, position: PositionEncoding) -> Tensor:
         """Transform packed tokens [M, D]."""
         mixed_MD = self.output_dropout(self.attention(self.norm1(x_MD), packing, position))
         x_MD = x_MD + self._drop(mixed_MD, packing)
@@ -180,7 +180,7 @@ class RoMAEEncoder(nn.Module):
             x_MD = block(x_MD, packing, position)
         return x_MD
 
-    def _position(self, rotation: Rotation) -> Position:
+    def _position(self, rotation: Rotation) -> PositionEncoding:
         if not self.training or self.position_dropout == 0.0:
             return rotation
 
@@ -336,11 +336,11 @@ class MaskedAutoencoder(nn.Module):
     def forward(self, values_BLK: Tensor, position_BLA: Tensor, mask_BL: Tensor, hidden_BL: Tensor) -> Tensor:
         """Return the values [B, L, K] of :func:`reconstruct`."""
         return reconstruct(
-            self.embedding, self.encoder, self.decoder, MaskedBatch(values_BLK, position_BLA, mask_BL, hidden_BL)
+            self.embedding, self.encoder, self.decoder, MaskedTokens(values_BLK, position_BLA, mask_BL, hidden_BL)
         )
 
 
-class MaskedBatch(NamedTuple):
+class MaskedTokens(NamedTuple):
     """Batch with some of its real tokens hidden, whose values are ignored."""
 
     values_BLK: Tensor
@@ -349,7 +349,7 @@ class MaskedBatch(NamedTuple):
     hidden_BL: Tensor
 
 
-def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecoder, batch: MaskedBatch) -> Tensor:
+def reconstruct(embedding: Embedding, encoder: RoMAEEncoder, decoder: MaskDecoder, batch: MaskedTokens) -> Tensor:
     """Reconstruct the values [B, L, K] of all real tokens, hidden ones from their positions alone; 0 for padding."""
     visible, hidden = TokenSubset.of(batch.mask_BL & ~batch.hidden_BL), TokenSubset.of(batch.mask_BL & batch.hidden_BL)
     embedded = embedding(visible.take(batch.values_BLK), visible.take(batch.position_BLA), visible.mask_BV)
@@ -412,12 +412,12 @@ class RoMAE(nn.Module):
 
     def forward(
         self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
-    ) -> Output:
+    ) -> NetworkOutput:
         """Classify padded light curves; ``models.networks.network`` describes the inputs."""
         values_BLK = observed_values(flux_BL, flux_err_BL, self.config)
         embedded = self.embedding(values_BLK, positions(time_BL, band_BL), mask_BL)
         pooled_BD = pool(self.encoder(*embedded), embedded.packing, self.config.pooling)
-        return Output(self.head(pooled_BD), pooled_BD)
+        return NetworkOutput(self.head(pooled_BD), pooled_BD)
 
 
 def observed_values(flux_BL: Tensor, flux_err_BL: Tensor, config: RoMAEConfig) -> Tensor:
@@ -463,6 +463,6 @@ class RoMAEPretraining(nn.Module):
         """Reconstruct all real observations, hidden ones from time and band only; return them with the targets."""
         target_BLK = observed_values(flux_BL, flux_err_BL, self.config)
         input_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
-        batch = MaskedBatch(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
+        batch = MaskedTokens(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
         prediction_BLK = reconstruct(self.embedding, self.encoder, self.decoder, batch)
         return Reconstruction(prediction_BLK, target_BLK)

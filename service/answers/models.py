@@ -5,12 +5,14 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from nightjar_alerts.core.result import ClassifierProvenance
+from nightjar_alerts.core.schemas import descriptions
 from nightjar_alerts.core.serializer import classifier_provenance
 from nightjar_alerts.models.bundle import Bundle, Calibration
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.models.posterior import Domain, Novelty, Posterior, PredictionSets
-from nightjar_alerts.service.answers.replies import ClassifierProvenance, Provenance, Reply
+from nightjar_alerts.service.answers.replies import Reply
 
 
 class ClassName(Reply):
@@ -21,23 +23,36 @@ class ClassName(Reply):
     path: list[str] = Field(description="groups that the class belongs to, from the root down")
 
 
-class _Description(Provenance):
+_PROVENANCE = descriptions(ClassifierProvenance)
+
+
+class ClassifierDescription(Reply):
+    """Name and version, inputs and outputs of a classifier."""
+
+    name: str = Field(description=_PROVENANCE["name"])
+    version: str = Field(description=_PROVENANCE["version"])
+    sha256: str = Field(description=_PROVENANCE["sha256"])
+    role: Literal["canary"] | None = Field(None, description=_PROVENANCE["role"])
+    taxonomy: str = Field(description=_PROVENANCE["taxonomy"])
+    calibration: str = Field(description=_PROVENANCE["calibration"])
+    prior: str | None = Field(None, description=_PROVENANCE["prior"])
+    coverage_measured_on: str | None = Field(None, description=_PROVENANCE["coverage_measured_on"])
     aliases: list[str] = Field(description="other names of this version")
     architecture: str
     provider: str
     bands: list[str] = Field(description="bands of the model; observations in others are ignored")
-    flux_unit: FluxUnit = Field(description="unit of the network; fluxes in requests are converted")
+    flux_unit: FluxUnit = Field(
+        description="older name of `network_flux_unit`; not that of requests",
+        json_schema_extra={"deprecated": True},
+    )
+    network_flux_unit: FluxUnit = Field(description="unit of the network; fluxes in requests are converted")
+    default_flux_unit: FluxUnit = Field(description="unit of fluxes in requests that state no `flux_unit`")
     limits: Limits
     metadata_columns: list[str]
     parameters: dict[str, int]
     metrics: dict[str, JsonValue]
     data: dict[str, JsonValue]
     created: str
-
-
-class ClassifierDescription(_Description, ClassifierProvenance):
-    """Name and version, inputs and outputs of a classifier."""
-
     task: Literal["classification"]
     classes: list[ClassName]
     embedding_dim: int
@@ -67,6 +82,8 @@ def describe(bundle: Bundle, provider: str, aliases: Sequence[str] = ()) -> Clas
         provider=provider,
         bands=list(manifest.bands),
         flux_unit=manifest.flux_unit,
+        network_flux_unit=manifest.flux_unit,
+        default_flux_unit="nJy",
         limits=manifest.limits,
         metadata_columns=list(manifest.metadata_columns),
         parameters=manifest.parameters.model_dump(),

@@ -1,12 +1,7 @@
-"""Batches: one run of the network for several light curves, bisected when it fails.
+"""Batches of the engine: :mod:`core.runner` with times, a watchdog, traces and a report of each run.
 
-A worker thread assembles, runs and splits a batch. If one of these steps raises, the batch is bisected until the light
-curve that causes the error runs alone, so that the others still get their results. A light curve whose outputs are not
-finite fails without affecting the rest of the batch.
-
-When a light curve fails alone, a dummy light curve runs next. If that succeeds, the failure is attributed to the light
-curve, so no client can stop the service with an input that raises. If the dummy fails too, the execution provider has
-failed or memory is exhausted, and :class:`core.failures.FatalEngineError` stops the engine.
+A worker thread assembles, runs and splits a batch. A batch that fails is bisected, and a light curve whose outputs are
+not finite fails without affecting the rest of the batch.
 """
 
 import asyncio
@@ -17,17 +12,11 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.core.adapter import Arrays, Graph, ModelInput, TaskAdapter, padded_length
-from nightjar_alerts.core.failures import (
-    ErrorKind,
-    FatalEngineError,
-    InferenceFailed,
-    error_of,
-    is_out_of_memory,
-)
+from nightjar_alerts.core.adapter import Adapter, Arrays, Graph, ModelInput, padded_length
+from nightjar_alerts.core.failures import InferenceFailed
 from nightjar_alerts.core.items import Prediction, RunResult
 from nightjar_alerts.core.policy import QueueItem
-from nightjar_alerts.core.warmup import BatchShape, dummy_batch
+from nightjar_alerts.core.runner import run_batch
 from nightjar_alerts.service.engine.watchdog import Watchdog
 
 EXPERT_LOADS = ("input_expert_load", "expert_load")
@@ -105,7 +94,7 @@ class BatchRunner:
     """
 
     graph: Graph
-    adapter: TaskAdapter
+    adapter: Adapter
     watchdog: Watchdog
     clock: Callable[[], float] = monotonic
     trace: TraceBatch = lambda *_: None
@@ -116,23 +105,16 @@ class BatchRunner:
 
         Raises
         ------
-        FatalEngineError
+        ModelFailedError
             If a dummy light curve fails as well.
         """
-        try:
-            report = self._run_once(batch)
-            return list(report.results), [report]
-        except Exception as error:  # the runtime's exceptions share no useful base class
-            if len(batch) == 1:
-                self._check_graph(error)
-            if is_out_of_memory(error):
-                self.on_recovery()
-            if len(batch) == 1:
-                return [error_of(error)], []
-        middle = len(batch) // 2
-        first, first_reports = self.run_batch(batch[:middle])
-        second, second_reports = self.run_batch(batch[middle:])
-        return first + second, first_reports + second_reports
+        reports: list[RunReport] = []
+
+        def run(entries: Sequence[QueueEntry]) -> list[RunResult]:
+            reports.append(self._run_once(entries))
+            return list(reports[-1].results)
+
+        return run_batch(batch, run, self._run_graph, self.adapter, self.on_recovery), reports
 
     def _run_once(self, batch: Sequence[QueueEntry]) -> RunReport:
         started = monotonic()
@@ -148,8 +130,8 @@ class BatchRunner:
         return RunReport(
             entries=batch,
             results=[
-                InferenceFailed()
-                if row is None
+                row
+                if isinstance(row, InferenceFailed)
                 else Prediction(row, len(batch), started - entry.enqueued, assemble_seconds, run_seconds, began, span)
                 for row, entry in zip(rows, batch, strict=True)
             ],
@@ -166,11 +148,3 @@ class BatchRunner:
     def _run_graph(self, arrays: Arrays) -> Arrays:
         with self.watchdog.watch(len(arrays["mask"]), padded_length(arrays)):
             return self.graph(arrays)
-
-    def _check_graph(self, error: Exception) -> None:
-        """Run a dummy light curve after a real one failed; raise FatalEngineError if it fails as well."""
-        try:
-            self._run_graph(self.adapter.assemble(dummy_batch(self.adapter, BatchShape(1, 4, 0))))
-        except Exception as again:
-            kind = ErrorKind.OUT_OF_MEMORY if is_out_of_memory(again) else ErrorKind.PROVIDER_LOST
-            raise FatalEngineError(kind) from error

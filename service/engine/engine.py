@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from nightjar_alerts.core.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Graph, ModelInput
 from nightjar_alerts.core.cost import CostModel, LiveCost, RunSample
-from nightjar_alerts.core.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineError
+from nightjar_alerts.core.failures import RunError
 from nightjar_alerts.core.items import Prediction, RunResult
-from nightjar_alerts.core.policy import BatchLimits, Policy, choose, max_items_for
+from nightjar_alerts.core.machine import batch_limits, default_workers
+from nightjar_alerts.core.policy import BatchLimits, Policy, choose
 from nightjar_alerts.service.engine.batch import BatchRunner, QueueEntry, RunReport, TraceBatch
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead
 from nightjar_alerts.service.engine.queue import Admission, RequestQueue, ThroughputEstimate
 from nightjar_alerts.service.engine.watchdog import Watchdog
 
@@ -65,11 +66,6 @@ class EngineOptions:
     hung_run_seconds: float = 10.0
 
 
-CPU_BATCH_TOKENS = 1024  # beyond about a thousand points, activations leave the cache
-CUDA_WORKERS = 2  # one batch is assembled and copied while another is computed
-CUDA_BATCH_TOKENS = 32_768  # a GPU runs tens of thousands of points as fast as a thousand
-
-
 def engine_options(
     provider: "Provider",
     workers: int = 0,
@@ -78,11 +74,9 @@ def engine_options(
     hung_run_seconds: float = 10.0,
 ) -> EngineOptions:
     """Return the options of an engine; 0 selects the default of the execution provider."""
-    on_cpu = provider == "cpu"
-    width = max_batch_tokens or (CPU_BATCH_TOKENS if on_cpu else CUDA_BATCH_TOKENS)
     return EngineOptions(
-        workers=workers or (usable_cores() if on_cpu else CUDA_WORKERS),
-        limits=BatchLimits(max_tokens=width, max_items=max_items_for(width)),
+        workers=workers or default_workers(provider),
+        limits=batch_limits(provider, max_batch_tokens),
         max_queued_seconds=max_queued_seconds,
         hung_run_seconds=hung_run_seconds,
     )
@@ -107,7 +101,7 @@ class Engine:
     def __init__(
         self,
         graph: Graph,
-        adapter: TaskAdapter,
+        adapter: Adapter,
         cost: CostModel,
         options: EngineOptions = EngineOptions(),
         *,
@@ -350,7 +344,7 @@ def _resolve(results: Sequence[tuple[QueueEntry, RunResult]]) -> None:
         # Cancelled by its caller, or failed by _die() or stop() while its run finished.
         if entry.future.done():
             continue
-        if isinstance(result, EngineError):
+        if isinstance(result, RunError):
             entry.future.set_exception(result)
             entry.future.exception()  # marks it as retrieved, else asyncio logs it if the caller has disconnected
         else:

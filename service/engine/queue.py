@@ -40,9 +40,9 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from nightjar_alerts.core.cost import CostModel
-from nightjar_alerts.core.failures import Overloaded
 from nightjar_alerts.core.policy import BatchLimits, Policy, choose, plan
 from nightjar_alerts.service.engine.batch import QueueEntry
+from nightjar_alerts.service.engine.errors import Overloaded
 
 
 @dataclass(slots=True)

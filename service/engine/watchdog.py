@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nightjar_alerts.core.cost import LiveCost
-from nightjar_alerts.core.failures import ErrorKind, FatalEngineError
+from nightjar_alerts.core.failures import ErrorKind, ModelFailedError
 
 HUNG_FACTOR = 30.0  # times the predicted duration; under the heaviest load measured, runs took 10 times as long
 
@@ -47,7 +47,7 @@ class Watchdog:
         finally:
             del self._current[thread]
 
-    def check(self, elapsed: float) -> FatalEngineError | None:
+    def check(self, elapsed: float) -> ModelFailedError | None:
         """Return the fatal error if a run has exceeded its limit; call it at regular intervals.
 
         Parameters
@@ -59,5 +59,5 @@ class Watchdog:
         for run in list(self._current.values()):  # atomic in CPython, hence no lock
             run.seconds += elapsed
             if run.seconds > run.limit:
-                return FatalEngineError(ErrorKind.RUN_HUNG)
+                return ModelFailedError(ErrorKind.RUN_HUNG)
         return None

@@ -20,19 +20,17 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nightjar_alerts.core.errors import FieldError
 from nightjar_alerts.models.bundle import Task
 from nightjar_alerts.service.answers.replies import Reply, field_errors
-from nightjar_alerts.service.http.edge.body import ClientDisconnected
+from nightjar_alerts.service.http.edge.body import Body, replay
 from nightjar_alerts.service.http.edge.errors import (
     CONFLICT,
     INVALID,
     MALFORMED,
     NOT_FOUND,
-    TIMEOUT,
-    TOO_LARGE,
     ProblemError,
     raise_problem,
 )
@@ -283,32 +281,10 @@ class BodyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        body = await self._read(receive)
+        body = await Body(receive).read(MAX_BODY_BYTES, self.timeout)
         headers = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
-        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-        async def replay() -> Message:
-            return next(messages, None) or await receive()
-
         headers.append((b"content-type", b"application/json"))
-        await self.app({**scope, "headers": headers}, replay, send)
-
-    async def _read(self, receive: Receive) -> bytes:
-        body, more = b"", True
-        try:
-            async with asyncio.timeout(self.timeout):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":  # a truncated body must not be taken for an empty one
-                        raise ClientDisconnected
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
-                    if len(body) > MAX_BODY_BYTES:
-                        detail = f"the body is longer than {MAX_BODY_BYTES} bytes"
-                        raise ProblemError(TOO_LARGE, detail, limit=MAX_BODY_BYTES)
-        except TimeoutError:
-            raise ProblemError(TIMEOUT, f"the body did not arrive within {self.timeout:g} s") from None
-        return body
+        await self.app({**scope, "headers": headers}, replay(body, receive), send)
 
 
 async def on_invalid_request(request: Request, error: Exception) -> NoReturn:

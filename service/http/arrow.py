@@ -29,17 +29,22 @@ curve described filters. The schema metadata contain the model, under ``model``.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from struct import unpack_from
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
+from msgspec.inspect import Field
 from numpy.typing import NDArray
 
-from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer
+from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_field
+from nightjar_alerts.core.record import Record
 from nightjar_alerts.core.request import MAX_FILTERS, missing_columns
+from nightjar_alerts.core.result import ResultFields
+from nightjar_alerts.core.schemas import arrow_type, fields_of, plain_type
+from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.service.answers.replies import field_error
@@ -174,36 +179,25 @@ def _rows(batch: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows]
 
 
-def _is_text(kind: Any) -> bool:
-    return any(of(kind) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
-
-
-def _is_names(kind: Any) -> bool:
-    return _is_text(kind.value_type) if pa.types.is_dictionary(kind) else _is_text(kind)
-
-
-def _is_float(kind: Any) -> bool:
-    return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
-
-
-def _is_list(kind: Any, of: Callable[[Any], bool]) -> bool:
-    return bool((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and of(kind.value_type))
-
-
-def _is_metadata(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        return all(_is_float(member.type) for member in kind)
-    return _is_list(kind, _is_float) or bool(pa.types.is_fixed_size_list(kind) and _is_float(kind.value_type))
-
-
-def _is_filters(kind: Any) -> bool:
-    if not pa.types.is_map(kind) or not pa.types.is_struct(kind.item_type):
-        return False
-    return bool(pa.types.is_string(kind.key_type)) and all(_is_float(member.type) for member in kind.item_type)
-
-
-def _is_references(kind: Any) -> bool:
-    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type)) and _is_float(kind.item_type)
+def _form(kind: Any) -> str:
+    """Return what a type holds, however it is stored; other scalars as pyarrow names them."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        form = _form(kind.value_type)
+        return form if form == "text" else str(kind)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_integer(kind):
+        return "integer"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"list of {_form(kind.value_type)}"
+    if types.is_fixed_size_list(kind):
+        return f"fixed list of {_form(kind.value_type)}"
+    if types.is_struct(kind) and all(_form(member.type) in ("float", "double") for member in kind):
+        return "struct of floats"
+    if types.is_map(kind) and types.is_string(kind.key_type):
+        return f"map to {_form(kind.item_type)}"
+    return str(kind)
 
 
 def _check_schema(schema: Any) -> None:
@@ -222,31 +216,19 @@ def _find_column_errors(member: Any) -> list[FieldError]:
     where = pointer([member.name])
     column = _COLUMNS.get(member.name)
     if column is None:
-        return [field_error(where, "extra_forbidden")]
-    if not column.fits(member.type):
+        return [unknown_field("", member.name, _COLUMNS)]
+    if not column.holds(member.type):
         detail = f"must hold {column.types}, not {str(member.type)[:100]}"
         return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
     if not pa.types.is_struct(member.type):
         return []
-    unknown = [inner.name for inner in member.type if inner.name not in KNOWN_COLUMNS]
-    return [field_error(pointer([member.name, name]), "extra_forbidden") for name in unknown]
-
-
-def _shared(values: Any) -> list[Any]:
-    """Return the texts of a column; None for null. Raises ProblemError (422) for a long text in a dictionary."""
-    if not pa.types.is_dictionary(values.type):
-        texts: list[Any] = values.to_pylist()
-        return texts
-    used = values.indices.unique().drop_null()  # a batch of one row may have a dictionary of thousands
-    text_of_index = dict(zip(used.to_pylist(), values.dictionary.take(used).to_pylist(), strict=True))
-    if any(text is not None and len(text) > MAX_SHARED_BYTES for text in text_of_index.values()):
-        raise _too_long()
-    return [text_of_index.get(index) for index in values.indices.to_pylist()]
+    names = [inner.name for inner in member.type]
+    return [unknown_field(where, name, KNOWN_COLUMNS) for name in names if name not in KNOWN_COLUMNS]
 
 
 def _reject_long_views(column: Any) -> None:
     """Reject a long text shared by views, which a full validation would read again for each of them."""
-    values = column.values if _is_list(column.type, lambda _: True) else column
+    values = column.values if _form(column.type).startswith("list of") else column
     values = values.dictionary if pa.types.is_dictionary(values.type) else values
     if pa.types.is_string_view(values.type) and len(values):
         starts = np.frombuffer(values.buffers()[1], "<i4")[::4]  # a view has 16 bytes and starts with the length
@@ -260,46 +242,66 @@ def _too_long() -> ProblemError:
     return ProblemError(INVALID, errors=[FieldError(pointer="", reason="too_long", detail=detail)])
 
 
-def _lists(column: Any, to_array: Callable[[Any], Any], to_list: Callable[[Any], Any]) -> list[object]:
-    """Return one array per row, a list if ``to_array`` returns None, or None for a null row."""
-    offsets, values = column.offsets.to_numpy().tolist(), column.values
-    spans = pairwise(offsets)
-    if not column.null_count and (flat := to_array(values)) is not None:
-        return [flat[start:end] for start, end in spans]
-    rows: list[object] = []
-    for valid, (start, end) in zip(column.is_valid().to_pylist(), spans, strict=True):
-        part = values.slice(start, end - start)
-        row = to_array(part) if valid else None
-        rows.append(to_list(part) if valid and row is None else row)
-    return rows
+def _rows_of(column: Any, flat: Any) -> list[Any]:
+    """Return the part of ``flat``, which has an element per value of a list column, of each row; None for null."""
+    rows = [flat[start:end] for start, end in pairwise(column.offsets.to_numpy().tolist())]
+    if not column.null_count:
+        return rows
+    return [row if valid else None for valid, row in zip(column.is_valid().to_pylist(), rows, strict=True)]
 
 
-def _numbers(values: Any) -> Any:
-    return None if values.null_count else values.to_numpy(zero_copy_only=False)
+def _numbers(column: Any) -> list[object]:
+    """Return an array per row, or a list if a value is null."""
+    if not column.values.null_count:
+        return _rows_of(column, column.values.to_numpy(zero_copy_only=False))
+    return [None if row is None else _array_or_list(row) for row in _rows_of(column, column.values)]
 
 
-def _measurements(column: Any) -> list[object]:
-    return _lists(column, _numbers, lambda values: values.to_pylist())
+def _array_or_list(values: Any) -> object:
+    return values.to_pylist() if values.null_count else values.to_numpy(zero_copy_only=False)
 
 
-def _band_indices(values: Any) -> Any:
-    """Return the integers sent, or the indices of names; None if a value is null or a name is unknown."""
-    if values.null_count or pa.types.is_integer(values.type):
-        return _numbers(values)
-    names, positions = _used(values) if pa.types.is_dictionary(values.type) else _parts(values.dictionary_encode())
-    index_of_entry = np.array([_index_of(name) for name in names.to_pylist()], np.uint8)
-    indices = index_of_entry[positions.to_numpy()] if len(positions) else np.empty(0, np.uint8)
-    return None if (indices == _UNKNOWN).any() else indices
+def _entries(values: Any) -> tuple[list[Any], NDArray[np.int32]]:
+    """Return the distinct values of an array, then None, and the position of each value among them.
+
+    Entries of a dictionary that no value refers to are not read: a batch of one row may have thousands. Raises
+    ProblemError (422) for a long text in a dictionary.
+    """
+    if not pa.types.is_dictionary(values.type):
+        coded = values.dictionary_encode()
+        found: list[Any] = coded.dictionary.to_pylist()
+    else:
+        coded = values.indices.dictionary_encode()
+        found = values.dictionary.take(coded.dictionary).to_pylist()
+        if any(text is not None and len(text) > MAX_SHARED_BYTES for text in found):
+            raise _too_long()
+    return [*found, None], coded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
 
 
-def _used(values: Any) -> tuple[Any, Any]:
-    """Return the used entries of a dictionary, and the index of each value among them."""
-    used, positions = _parts(values.indices.dictionary_encode())
-    return values.dictionary.take(used), positions
+def _texts(column: Any) -> list[object]:
+    """Return the texts of a column, and integers as text; None for null."""
+    entries, positions = _entries(column)
+    texts = [None if entry is None else str(entry) for entry in entries]
+    return [texts[position] for position in positions.tolist()]
 
 
-def _parts(coded: Any) -> tuple[Any, Any]:
-    return coded.dictionary, coded.indices
+def _bands(column: Any) -> list[object]:
+    """Return the band indices of each row as an array, or the names as a list if one is null or another filter's."""
+    if pa.types.is_integer(column.values.type):
+        return [list(map(_band_name, row)) if isinstance(row, list) else row for row in _numbers(column)]
+    names, positions = _entries(column.values)
+    indices = np.array([_index_of(name) for name in names], np.uint8)[positions]
+    rows = _rows_of(column, indices)
+    if indices.max(initial=0) < _UNKNOWN:
+        return rows
+    return [
+        [names[position] for position in found.tolist()] if found is not None and _UNKNOWN in row else row
+        for row, found in zip(rows, _rows_of(column, positions), strict=True)
+    ]
+
+
+def _band_name(index: int | None) -> str | None:
+    return None if index is None else BANDS[index] if 0 <= index < len(BANDS) else str(index)
 
 
 def _index_of(name: str | None) -> int:
@@ -307,140 +309,103 @@ def _index_of(name: str | None) -> int:
     return BANDS.index("Y" if name == "y" else name) if name in (*BANDS, "y") else _UNKNOWN
 
 
-def _band_names(values: Any) -> list[object]:
-    """Return band names, with None for null, if :func:`_band_indices` cannot return integers."""
-    if not pa.types.is_integer(values.type):
-        return _shared(values)
-    indices: list[Any] = values.to_pylist()
-    return [None if index is None else BANDS[index] if 0 <= index < len(BANDS) else str(index) for index in indices]
-
-
-def _identifiers(column: Any) -> list[object]:
-    if pa.types.is_integer(column.type):
-        return [None if name is None else str(name) for name in column.to_pylist()]
-    return _shared(column)
-
-
 def _metadata(column: Any) -> list[object]:
+    """Return the metadata of each row by name, or as an array; null and NaN are missing."""
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     if not pa.types.is_struct(column.type):
-        return _lists(column, lambda values: values.to_numpy(zero_copy_only=False), lambda values: values.to_pylist())
+        return _rows_of(column, column.values.to_numpy(zero_copy_only=False))
     names = [member.name for member in column.type]
     fields = [member.to_numpy(zero_copy_only=False).tolist() for member in column.flatten()]  # null becomes NaN
     rows = zip(*fields, strict=True) if fields else iter([()] * len(column))
     return [{name: value for name, value in zip(names, row, strict=True) if value == value} for row in rows]
 
 
-def _filters(column: Any) -> list[object]:
-    """Return the described filters by name, without null members. Raises ProblemError (422) for too many in a row."""
-    _check_map_sizes(column, "/filters")
-    return [
-        None if row is None else {name: _present(description) for name, description in row}
-        for row in column.to_pylist()
-    ]
-
-
-def _check_map_sizes(column: Any, pointer: str) -> None:
+def _maps(column: Any, name: str) -> list[object]:
+    """Return a mapping per row, without null members of its structs. Raises ProblemError (422) for too many names."""
     if np.diff(column.offsets.to_numpy()).max(initial=0) > MAX_FILTERS:
         detail = f"at most {MAX_FILTERS} filters per light curve can be described"
-        raise ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason="too_long", detail=detail)])
+        raise ProblemError(INVALID, errors=[FieldError(pointer=f"/{name}", reason="too_long", detail=detail)])
+    rows = column.to_pylist()
+    return [None if row is None else {key: _without_nulls(value) for key, value in row} for row in rows]
 
 
-def _present(members: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if members is None else {name: value for name, value in members.items() if value is not None}
-
-
-def _references(column: Any) -> list[object]:
-    """Return reference fluxes by filter. Raises ProblemError (422) for too many in a row."""
-    _check_map_sizes(column, "/reference_flux")
-    return [None if row is None else dict(row) for row in column.to_pylist()]
+def _without_nulls(value: Any) -> Any:
+    return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 class _Column(NamedTuple):
-    """A column of a request: the check of its type, a description of valid types, and the reader of its rows."""
+    """A column of a request: the forms that it may have, their description, and the reader of its rows."""
 
-    fits: Callable[[Any], bool]
+    forms: tuple[str, ...]
     types: str
     read: Callable[[Any], list[object]]
 
+    def holds(self, kind: Any) -> bool:
+        """Return whether a column may have a type."""
+        return _form(kind) in self.forms
 
-_MEASUREMENTS = _Column(lambda kind: _is_list(kind, _is_float), "lists of float32 or float64", _measurements)
-_BOOLEANS = _Column(lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans", _measurements)
-_TEXT = _Column(_is_names, "text", _shared)
+
+_MEASUREMENTS = _Column(("list of float", "list of double"), "lists of float32 or float64", _numbers)
+_BOOLEANS = _Column(("list of bool",), "lists of booleans", _numbers)
+_TEXT = _Column(("text",), "text", _texts)
+_DEGREES = _Column(("float", "double"), "float32 or float64", lambda column: column.to_pylist())
 _COLUMNS: dict[str, _Column] = {
-    "object_id": _Column(lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers", _identifiers),
-    "mjd": _Column(lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64", _measurements),
+    "object_id": _Column(("text", "integer"), "text or integers", _texts),
+    "mjd": _Column(("list of double",), "lists of float64", _numbers),
     "flux": _MEASUREMENTS,
     "flux_err": _MEASUREMENTS,
     "mag": _MEASUREMENTS,
     "mag_err": _MEASUREMENTS,
-    "band": _Column(
-        lambda kind: _is_list(kind, lambda of: _is_names(of) or pa.types.is_integer(of)),
-        "lists of text or of integers",
-        lambda column: _lists(column, _band_indices, _band_names),
-    ),
+    "band": _Column(("list of text", "list of integer"), "lists of text or of integers", _bands),
     "detected": _BOOLEANS,
     "upper_limit": _BOOLEANS,
-    "metadata": _Column(_is_metadata, "structs of float32 or float64, or lists of them", _metadata),
-    "filters": _Column(_is_filters, "maps of text to structs of float32 or float64", _filters),
+    "metadata": _Column(
+        ("struct of floats", "list of float", "list of double", "fixed list of float", "fixed list of double"),
+        "structs of float32 or float64, or lists of them",
+        _metadata,
+    ),
+    "filters": _Column(
+        ("map to struct of floats",),
+        "maps of text to structs of float32 or float64",
+        partial(_maps, name="filters"),
+    ),
     "flux_unit": _TEXT,
     "flux_kind": _TEXT,
     "mag_system": _TEXT,
-    "reference_flux": _Column(_is_references, "maps of text to float32 or float64", _references),
+    "reference_flux": _Column(
+        ("map to float", "map to double"), "maps of text to float32 or float64", partial(_maps, name="reference_flux")
+    ),
     "survey": _TEXT,
+    "ra": _DEGREES,
+    "dec": _DEGREES,
 }
 
 
-_ERRORS = pa.list_(pa.struct([(name, pa.string()) for name in ("pointer", "reason", "detail")]))
-_WARNINGS = pa.list_(pa.struct([(name, pa.string()) for name in ("reason", "detail")]))
-_SIMPLE: dict[str, Any] = {
-    "status": pa.string(),
-    "object_id": pa.string(),
-    "reason": pa.string(),
-    "detail": pa.string(),
-    "errors": _ERRORS,
-    "class": pa.string(),
-    "class_id": pa.int64(),
-    "confidence": pa.float64(),
-    "novelty": pa.float64(),
-    "unusual": pa.bool_(),
-    "prediction_set": pa.list_(pa.string()),
-    "coverage": pa.float64(),
-    "evidence": pa.list_(pa.string()),
-    "truncated": pa.bool_(),
-    "metadata_missing": pa.int64(),
-    "duplicates": pa.int64(),
-    "other_filters": pa.map_(pa.string(), pa.int64()),
-    "dropped_points": pa.map_(pa.string(), pa.int64()),
-}
-_EXPERTS = pa.struct(
-    {
-        "layers": pa.list_(
-            pa.struct({"router_entropy": pa.float64(), "bands": pa.map_(pa.string(), pa.list_(pa.int64()))})
-        )
-    }
-)
-_STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
+_FIELDS = fields_of("CurveFailure", "CurveResult")
+_OPTIONAL = ("filters", "warnings", "subtype", "embedding", "experts")
+"""Columns that are present if a result has the field, or an embedding was requested."""
+_WITHOUT = ("model",)
+"""Fields without a column: all results are of one model, which the schema names."""
 
 
 def write_arrow(response: ClassifyResults) -> bytes:
     """Encode the results as one stream."""
     results = response.results
-    columns = {name: pa.array([_plain(result.get(name)) for result in results], kind) for name, kind in _SIMPLE.items()}
-    members = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
-    for name, kind in _STRUCTS.items():
-        columns[name] = _struct([result.get(name) for result in results], members[name], kind)
-    if any("warnings" in result for result in results):
-        columns["warnings"] = pa.array([result.get("warnings") for result in results], _WARNINGS)
-    if any("filters" in result for result in results):
-        described = [_plain(result.get("filters")) for result in results]
-        columns["filters"] = pa.array(described, pa.map_(pa.string(), pa.string()))
-    if response.options.embedding:
-        columns["embedding"] = _embeddings(response)
-    if any("experts" in result for result in results):
-        columns["experts"] = pa.array([_plain_layers(result.get("experts")) for result in results], _EXPERTS)
-    batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(response.model)})
+    names = {"probabilities": response.classes, "hierarchy": response.groups, "points_per_band": response.bands}
+    columns = {"status": pa.array([result.status for result in results], pa.string())}
+    for name, field in _FIELDS.items():
+        if name not in (*names, *_OPTIONAL, *_WITHOUT):
+            columns[name] = _column(results, field)
+    for name, keys in names.items():
+        value = plain_type(_FIELDS[name].type).value_type  # type: ignore[attr-defined]  # a dictionary
+        columns[name] = _struct([getattr(result, name, None) for result in results], keys, arrow_type(value, pa))
+    for name in _OPTIONAL:
+        if name == "embedding":
+            columns |= {name: _embeddings(response)} if response.options.embedding else {}
+        elif any(getattr(result, name, None) is not None for result in results):
+            columns[name] = _column(results, _FIELDS[name])
+    batch = pa.record_batch(columns).replace_schema_metadata({"model": encode_json(response.model)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -448,14 +413,18 @@ def write_arrow(response: ClassifyResults) -> bytes:
     return data
 
 
+def _column(results: Sequence[ResultFields], field: Field) -> Any:
+    values = [_plain(getattr(result, field.name, None)) for result in results]
+    return pa.array(values, arrow_type(field.type, pa))
+
+
 def _plain(value: object) -> object:
+    """Return a value as pyarrow converts it: dictionaries for records, pairs for maps."""
+    if isinstance(value, Record):
+        return {name: _plain(member) for name, member in value.members().items()}
+    if isinstance(value, list):
+        return [_plain(element) for element in value]
     return list(value.items()) if isinstance(value, dict) else value
-
-
-def _plain_layers(experts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if experts is None:
-        return None
-    return {"layers": [{name: _plain(value) for name, value in layer.items()} for layer in experts["layers"]]}
 
 
 def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind: Any) -> Any:
@@ -466,7 +435,7 @@ def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind
 
 
 def _embeddings(response: ClassifyResults) -> Any:
-    embeddings = [result.get("embedding") for result in response.results]
+    embeddings = [getattr(result, "embedding", None) for result in response.results]
     nothing = np.zeros(response.embedding_dim, np.float32)
     data = b"".join(embedding_to_bytes(nothing if row is None else row, response.options) for row in embeddings)
     values = pa.array(np.frombuffer(data, response.options.embedding_dtype))

@@ -5,18 +5,20 @@ light curve by light curve and field by field (:func:`decode`), so that every in
 light curve does not affect the others.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+import orjson
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from nightjar_alerts.core.decoding import (
     JSON_READER,
-    MAX_ELEMENTS,
+    KEY_NOT_A_STRING,
+    MAX_NAMES,
     OBJECT_READER,
+    TOO_LONG,
     UNDECODABLE,
     BytesReader,
     Reader,
@@ -25,9 +27,11 @@ from nightjar_alerts.core.decoding import (
     decode_light_curve,
     diagnose_light_curve,
     field_types,
+    find_error,
     load_nonfinite_json,
+    open_fields,
 )
-from nightjar_alerts.core.errors import InvalidLightCurve, is_key_error, to_field_error
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
 from nightjar_alerts.core.request import (
     DEFAULT_OPTIONS,
     BatchClassifyRequest,
@@ -43,8 +47,18 @@ from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LAR
 from nightjar_alerts.service.http.query import default_query
 from nightjar_alerts.service.settings import Settings
 
-MAX_NAMES: Final = 2**18
-"""Maximum number of objects and named values in JSON; a thousand light curves with all metadata have a third."""
+
+class _Batch(Struct, kw_only=True, forbid_unknown_fields=True):
+    """:class:`BatchClassifyRequest` with undecoded options."""
+
+    light_curves: Annotated[list[LightCurveIn], Meta(min_length=1)]
+    options: Raw | UnsetType = UNSET
+
+
+class _Single(LightCurveIn):
+    """:class:`ClassifyRequest` with undecoded options."""
+
+    options: Raw | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,83 +105,81 @@ def _check_json(data: bytes) -> bytes:
 
 
 def decode_valid(data: bytes, settings: Settings, reader: BytesReader) -> RequestBody | None:
-    """Decode a body in one step; None if it is invalid.
+    """Decode a body in one step; None if its light curves are invalid.
 
     Raises
     ------
     ProblemError
-        413 for too many light curves, 422 for a deadline that is too long, 400 for JSON with too many objects and
-        names.
+        413 for too many light curves, 422 for invalid options, 400 for JSON with too many objects and names.
     """
-    document: BatchClassifyRequest | ClassifyRequest
+    document: _Batch | _Single
     if reader is JSON_READER:
         data = _check_json(data)
     try:
         try:  # batches first: their speed matters, and a single light curve fails at its first name
-            document = reader.decode(data, BatchClassifyRequest)
+            document = reader.decode(data, _Batch)
         except msgspec.ValidationError:
-            document = reader.decode(data, ClassifyRequest)
+            document = reader.decode(data, _Single)
     except UNDECODABLE:
         return None
-    options = document.options
-    check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
-    given = _given_options(data, reader) if options is not DEFAULT_OPTIONS else frozenset()
-    if isinstance(document, BatchClassifyRequest):
+    options, given = DEFAULT_OPTIONS, frozenset[str]()
+    if document.options is not UNSET:
+        options, given = _decode_options(document.options, reader, settings)
+    if isinstance(document, _Batch):
         _check_count(len(document.light_curves), settings)
         return RequestBody(document.light_curves, options, given, reader.binary_columns)
     return RequestBody([document], options, given, reader.binary_columns, single=True)
 
 
 def decode(data: bytes, settings: Settings, reader: BytesReader) -> RequestBody:
-    """Decode a body, part by part if it is invalid.
+    """Decode a body, part by part if it is invalid. Raises ProblemError as :func:`diagnose`."""
+    return decode_valid(data, settings, reader) or diagnose(data, settings, reader)
+
+
+def diagnose(data: bytes, settings: Settings, reader: BytesReader) -> RequestBody:
+    """Decode a body for which :func:`decode_valid` returned None, part by part.
 
     Raises
     ------
     ProblemError
         400 for a body that is not a valid document of its format, 422 for an invalid document or single light curve,
-        413 for too many light curves.
+        413 for too many light curves, and for too many values in a document with an error.
     """
-    body = decode_valid(data, settings, reader)
-    if body is not None:
-        return body
     if reader is JSON_READER:
         data = data.removeprefix(BOM)
     try:
-        reader.decode(data, Raw)
+        reader.decode(data, Raw)  # the whole document, so that a malformed one is malformed whatever else is wrong
         if reader is JSON_READER:
             data.decode()
-        return _decode_parts(data, reader, settings)
-    except msgspec.ValidationError as error:
-        raise _to_problem(error) from None
+        return _decode_parts(reader.open(data), reader, settings)
     except UNDECODABLE as error:
-        if reader is JSON_READER:
-            try:
-                return _decode_parts(load_nonfinite_json(data), OBJECT_READER, settings)
-            except msgspec.ValidationError as invalid:
-                raise _to_problem(invalid) from None
-            except (ValueError, RecursionError):
-                pass
-        kind = "JSON" if reader is JSON_READER else "msgpack"
-        position = re.search(r"\(byte (\d+)\)", str(error))
-        where = f": byte {position[1]}" if position else ""
-        raise ProblemError(MALFORMED, f"the body is not a valid UTF-8 {kind} document{where}") from None
+        if reader is not JSON_READER:
+            raise ProblemError(MALFORMED, "the body is not a valid UTF-8 msgpack document") from None
+        try:
+            document = load_nonfinite_json(data)
+        except (ValueError, RecursionError):
+            where = _find_syntax_error(data, error)
+            raise ProblemError(MALFORMED, f"the body is not a valid UTF-8 JSON document{where}") from None
+        return _decode_parts(OBJECT_READER.open(document), OBJECT_READER, settings)
 
 
-class _Envelope(Struct):
-    light_curves: Raw | UnsetType = UNSET
-    options: Raw | UnsetType = UNSET
+def _find_syntax_error(data: bytes, error: Exception) -> str:
+    """Return where JSON is malformed, for a message; empty if finding it would take too much memory."""
+    if isinstance(error, UnicodeDecodeError):
+        return f": byte {error.start} is not UTF-8"
+    if data.count(b"[") + data.count(b"{") > MAX_NAMES:
+        return ""
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError as found:
+        return f": line {found.lineno}, column {found.colno}"
+    return ""
 
 
-def _given_options(data: bytes, reader: BytesReader) -> frozenset[str]:
-    """Return the names of the options in a valid body."""
-    envelope = reader.decode(data, _Envelope)
-    return frozenset(reader.fields(envelope.options, Options)) if envelope.options is not UNSET else frozenset()
-
-
-def _decode_parts(document: Any, reader: Reader, settings: Settings) -> RequestBody:
-    """Decode the parts of an invalid document one by one. Raises ProblemError or msgspec.ValidationError."""
-    batch = _has_light_curves(document, reader)
-    fields = reader.fields(document, BatchClassifyRequest if batch else ClassifyRequest)
+def _decode_parts(opened: Any, reader: Reader, settings: Settings) -> RequestBody:
+    """Decode the parts of an invalid document one by one. Raises ProblemError, or UNDECODABLE for text that is not."""
+    batch = isinstance(opened, dict) and "light_curves" in opened
+    fields = _fields_at("", opened, BatchClassifyRequest if batch else ClassifyRequest)
     options, given = DEFAULT_OPTIONS, frozenset[str]()
     if "options" in fields:
         options, given = _decode_options(fields["options"], reader, settings)
@@ -175,9 +187,12 @@ def _decode_parts(document: Any, reader: Reader, settings: Settings) -> RequestB
         columns = {name: fields[name] for name in fields if name != "options"}
         curve = build_light_curve(columns, reader, "")
         return RequestBody([curve], options, given, reader.binary_columns, single=True)
-    if reader is JSON_READER and document.count(b",") > MAX_ELEMENTS:
-        raise ProblemError(TOO_LARGE, f"more than {MAX_ELEMENTS} values in a document with an error")
-    elements = _decode_at("/light_curves", reader.elements, fields["light_curves"])
+    elements = reader.open(fields["light_curves"])
+    if elements is TOO_LONG:
+        raise ProblemError(TOO_LARGE, TOO_LONG.detail)
+    if not isinstance(elements, list):
+        kind = field_types(BatchClassifyRequest)["light_curves"][0]
+        raise ProblemError(INVALID, errors=[find_error(fields["light_curves"], kind, reader, "/light_curves")])
     if not elements:
         raise invalid_field("/light_curves", "empty", "must not be empty")
     _check_count(len(elements), settings)
@@ -185,33 +200,30 @@ def _decode_parts(document: Any, reader: Reader, settings: Settings) -> RequestB
     return RequestBody(curves, options, given, reader.binary_columns)
 
 
-def _has_light_curves(document: Any, reader: Reader) -> bool:
-    if isinstance(document, bytes):
-        return reader.decode(document, _Envelope).light_curves is not UNSET
-    return isinstance(document, dict) and "light_curves" in document
-
-
 def _decode_options(value: Any, reader: Reader, settings: Settings) -> tuple[Options, frozenset[str]]:
-    values, errors = decode_fields(_decode_at("/options", reader.fields, value, Options), Options, reader, "/options")
-    if errors:
-        raise ProblemError(INVALID, errors=errors)
-    options = Options(**values)
-    check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
-    return options, frozenset(values)
-
-
-def _decode_at(where: str, decode: Callable[..., Any], *arguments: Any) -> Any:
-    """Decode a part of a document. Raises ProblemError (422, or 400 for a key that is not a string)."""
+    """Return the options, and the names of those that were given. Raises ProblemError."""
+    fields = _fields_at("/options", reader.open(value), Options)
     try:
-        return decode(*arguments)
-    except msgspec.ValidationError as error:
-        raise _to_problem(error, where) from None
+        options = reader.decode(value, Options)
+    except msgspec.ValidationError:  # or a name is given twice, of which the last one counts
+        values, errors = decode_fields(fields, Options, reader, "/options")
+        if errors:
+            raise ProblemError(INVALID, errors=errors) from None
+        options = Options(**values)
+    check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
+    return options, frozenset(fields)
 
 
-def _to_problem(error: msgspec.ValidationError, parent: str = "") -> ProblemError:
-    if is_key_error(error):
-        return ProblemError(MALFORMED, "object keys must be strings")
-    return ProblemError(INVALID, errors=[to_field_error(error, parent)])
+def _fields_at(where: str, opened: Any, struct: type[Struct]) -> Mapping[str, Any]:
+    """Return the undecoded fields of an object. Raises ProblemError."""
+    fields = open_fields(opened, struct, where)
+    if not isinstance(fields, FieldError):
+        return fields
+    if opened is KEY_NOT_A_STRING:
+        raise ProblemError(MALFORMED, KEY_NOT_A_STRING.detail)
+    if opened is TOO_LONG:
+        raise ProblemError(TOO_LARGE, TOO_LONG.detail)
+    raise ProblemError(INVALID, errors=[fields])
 
 
 def _check_count(count: int, settings: Settings) -> None:

@@ -19,7 +19,7 @@ from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.body import Body, cancel_on_disconnect, get_content_coding
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.decompression import inflate
-from nightjar_alerts.service.http.edge.errors import ProblemKind
+from nightjar_alerts.service.http.edge.errors import MALFORMED, ProblemError, ProblemKind
 from nightjar_alerts.service.http.edge.keys import ANONYMOUS
 from nightjar_alerts.service.http.formats import RequestFormat
 from nightjar_alerts.service.http.lifecycle import Service, get_service
@@ -90,7 +90,7 @@ def get_routing_key(request: Request, object_ids: Iterable[str] = ()) -> str:
 def infer_options(
     request: Request, settings: Settings, arrived: float, deadline_ms: float | None = None
 ) -> InferOptions:
-    """Return the options of a request for the data plane, with its earliest deadline.
+    """Return the options of a request for the predictor, with its earliest deadline.
 
     Parameters
     ----------
@@ -127,19 +127,23 @@ async def read_body(request: Request, reservation: Reservation, limit: int) -> b
     """
     service = get_service(request)
     coding = get_content_coding(request)
-    body = Body(request, reservation)
+    body = Body(request.receive, reservation, request.headers.get("content-length", ""))
     data = await body.read(limit, service.settings.body_timeout)
+    if not data:
+        raise ProblemError(MALFORMED, "the body is empty")
     return await inflate(data, coding, limit, body.charge, service.run_in_thread) if coding else data
 
 
 async def decode_body(request: Request, data: bytes, request_format: RequestFormat) -> RequestBody:
     """Decode a body on the event loop if it is small and valid, else in a thread."""
     service = get_service(request)
+    decode = request_format.decode
     if len(data) <= INLINE_BYTES and request_format.decode_valid is not None:
         body = request_format.decode_valid(data, service.settings)
         if body is not None:
             return body
-    return await decode_in_thread(request, partial(request_format.decode, data, service.settings), len(data))
+        decode = request_format.diagnose
+    return await decode_in_thread(request, partial(decode, data, service.settings), len(data))
 
 
 async def decode_in_thread(request: Request, decode: Callable[[], T], size: int) -> T:
@@ -151,10 +155,10 @@ async def decode_in_thread(request: Request, decode: Callable[[], T], size: int)
 
 
 async def charge_quota(request: Request, service: Service, curves: int) -> None:
-    """Charge light curves that are about to be classified to the API key of a request."""
-    key = get_key_name(request)
+    """Charge light curves to the API key of a request, whether they are valid or not: all of them were decoded."""
+    key, state = get_key_name(request), request.scope["state"]
     service.metrics.key_curves.labels(key).inc(curves)
-    request.scope["state"]["charged"] = curves  # refunded if the engine rejects them because its queue is full
+    state["charged"] = state.get("charged", 0) + curves  # refunded if the request is rejected as a whole
     if service.quotas is not None:
         await service.quotas.charge(key, curves)
 
@@ -170,7 +174,7 @@ async def classify_items(
 
 
 class Timings:
-    """Durations of the stages of a request in its handler; the data plane measures the other stages.
+    """Durations of the stages of a request in its handler; the predictor measures the other stages.
 
     The first stage starts when the object is created.
     """

@@ -9,15 +9,15 @@ requests are streams, read by :mod:`service.http.routes.ndjson`; every request m
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER
+from nightjar_alerts.core.decoding import JSON_READER, MSGPACK_READER, BytesReader
 from nightjar_alerts.core.serializer import encode_json
-from nightjar_alerts.service.http.bodies import RequestBody, decode, decode_rows, decode_valid
+from nightjar_alerts.service.http.bodies import RequestBody, decode, decode_rows, decode_valid, diagnose
 from nightjar_alerts.service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
-from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, embedding_to_json
+from nightjar_alerts.service.http.results import ClassifyResults, embedding_to_bytes, with_json_embeddings
 from nightjar_alerts.service.settings import Settings
 
 JSON_TYPE: Final = "application/json"
@@ -35,10 +35,12 @@ class RequestFormat(NamedTuple):
     decode : decodes a body; raises ProblemError if it is invalid.
     decode_valid : fast path, which returns None for an invalid body; None for a format that is always decoded in a
         thread, because it loads a library.
+    diagnose : decodes a body for which the fast path returned None.
     """
 
     decode: Callable[[bytes, Settings], RequestBody]
     decode_valid: Callable[[bytes, Settings], RequestBody | None] | None
+    diagnose: Callable[[bytes, Settings], RequestBody]
 
 
 class ResponseFormat(NamedTuple):
@@ -57,36 +59,19 @@ class ResponseFormat(NamedTuple):
 
 
 def _encode_json(results: ClassifyResults) -> bytes:
-    return encode_json({"model": results.model, "results": _with_json_embeddings(results)})
+    return encode_json({"model": results.model, "results": with_json_embeddings(results)})
 
 
 def encode_ndjson(results: ClassifyResults) -> bytes:
     """Encode one line per result, without the model, which a header names."""
-    return b"".join(encode_json(result) + b"\n" for result in _with_json_embeddings(results))
-
-
-def _with_json_embeddings(results: ClassifyResults) -> list[Mapping[str, Any]]:
-    if not results.options.embedding:
-        return list(results.results)
-    return [
-        {**result, "embedding": embedding_to_json(result["embedding"], results.options)}
-        if "embedding" in result
-        else result
-        for result in results.results
-    ]
-
-
-_MSGPACK_ENCODER = msgspec.msgpack.Encoder()
+    return b"".join(encode_json(result) + b"\n" for result in with_json_embeddings(results))
 
 
 def _encode_msgpack(results: ClassifyResults) -> bytes:
-    documents = [
-        {**result, "embedding": embedding_to_bytes(result["embedding"], results.options)}
-        if "embedding" in result
-        else result
-        for result in results.results
-    ]
-    return _MSGPACK_ENCODER.encode({"model": results.model, "results": documents})
+    encoder = msgspec.msgpack.Encoder(enc_hook=partial(embedding_to_bytes, options=results.options))
+    # msgspec gives a struct with more than 15 fields the long header of maps, even if few of them are present
+    members = [result.members() for result in results.results]
+    return encoder.encode({"model": results.model, "results": members})
 
 
 def _decode_arrow(data: bytes, settings: Settings) -> RequestBody:
@@ -103,12 +88,18 @@ def _encode_arrow(results: ClassifyResults) -> bytes:
 
 JSON = ResponseFormat(JSON_TYPE, _encode_json)
 
-_JSON_REQUEST = RequestFormat(partial(decode, reader=JSON_READER), partial(decode_valid, reader=JSON_READER))
-_MSGPACK_REQUEST = RequestFormat(partial(decode, reader=MSGPACK_READER), partial(decode_valid, reader=MSGPACK_READER))
+
+def _request_format(reader: BytesReader) -> RequestFormat:
+    return RequestFormat(
+        partial(decode, reader=reader), partial(decode_valid, reader=reader), partial(diagnose, reader=reader)
+    )
+
+
+_MSGPACK_REQUEST = _request_format(MSGPACK_READER)
 REQUEST_FORMATS: Final[Mapping[str, RequestFormat]] = {
-    JSON_TYPE: _JSON_REQUEST,
+    JSON_TYPE: _request_format(JSON_READER),
     **dict.fromkeys(MSGPACK_TYPES, _MSGPACK_REQUEST),
-    ARROW_TYPE: RequestFormat(_decode_arrow, decode_valid=None),
+    ARROW_TYPE: RequestFormat(_decode_arrow, decode_valid=None, diagnose=_decode_arrow),
 }
 RESPONSE_FORMATS: Final[Mapping[str, ResponseFormat]] = {
     JSON_TYPE: JSON,

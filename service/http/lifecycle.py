@@ -17,10 +17,10 @@ from starlette.requests import Request
 from nightjar_alerts.core.items import Item
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.http.edge.budget import MemoryBudget
+from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter, MemoryBudget
+from nightjar_alerts.service.http.edge.counts import RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
-from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
-from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
+from nightjar_alerts.service.http.edge.keys import Quotas
 from nightjar_alerts.service.http.turns import SlicedWork, Turns
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics

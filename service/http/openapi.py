@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from nightjar_alerts.core.request import BatchClassifyRequest, ClassifyRequest
+from nightjar_alerts.core.result import ClassifyReply
+from nightjar_alerts.core.schemas import components
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, EvolutionReply
 from nightjar_alerts.service.http.edge.errors import FORBIDDEN, MEDIA_TYPE, UNAUTHORIZED, Problem, ProblemKind
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
@@ -28,9 +29,9 @@ MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
 _REQUESTS: tuple[type[BaseModel], ...] = (oip.InferRequest,)
 _STRUCTS = (ClassifyRequest, BatchClassifyRequest)
 _REPLIES: tuple[type[BaseModel], ...] = (
-    ClassifyReply, AlertsReply, EvolutionReply, ClassifierDescription, ModelsReply, Problem, oip.InferReply,
-    oip.ServerMetadata, oip.ModelMetadata, oip.ModelReady,
+    ClassifierDescription, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata, oip.ModelMetadata, oip.ModelReady,
 )  # fmt: skip
+_RESULTS = ("ClassifyReply", "AlertsReply", "EvolutionReply")
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
 _PARTS = {"type": "object", "minProperties": 1, "description": "each part is one packet, under any name"}
@@ -141,7 +142,7 @@ def problems(*kinds: ProblemKind) -> dict[int | str, Document]:
     return {kind.status: {"description": kind.meaning, "content": content} for kind in kinds}
 
 
-def reply(model: type[BaseModel], description: str) -> Document:
+def reply(model: type[BaseModel | Struct], description: str) -> Document:
     """Describe a JSON response, for a route's ``responses``."""
     schema = {"$ref": REF.format(model=model.__name__)}
     return {"description": description, "content": {JSON_TYPE: {"schema": schema}}}
@@ -176,8 +177,12 @@ def document(app: FastAPI, settings: Settings) -> Document:
 def _schemas() -> Document:
     models = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _REPLIES]
     schemas: Document = models_json_schema(models, ref_template=REF)[1]["$defs"]  # type: ignore[arg-type]  # pydantic wants the literals, a list widens them
+    results = {
+        name: schema | {"additionalProperties": False}
+        for name, schema in components(_RESULTS, REF.format(model="{name}")).items()
+    }
     structs = msgspec.json.schema_components(_STRUCTS, ref_template=REF.format(model="{name}"))[1]
-    return schemas | {name: _without_bytes(schema) for name, schema in structs.items()}
+    return results | schemas | {name: _without_bytes(schema) for name, schema in structs.items()}
 
 
 def _without_bytes(schema: Any) -> Any:

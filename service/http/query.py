@@ -1,5 +1,6 @@
 """Query parameters of ``/v1`` as msgspec structs."""
 
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -9,24 +10,13 @@ from starlette.requests import Request
 
 from nightjar_alerts.alerts.avro import schema_names
 from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
-from nightjar_alerts.core.decoding import UNDECODABLE, ObjectReader, decode_fields, field_types
-from nightjar_alerts.core.errors import pointer
-from nightjar_alerts.core.request import (
-    DEADLINE_TEXT,
-    EMBEDDING_TEXT,
-    EXPERTS_TEXT,
-    PRIOR_TEXT,
-    Deadline,
-    Options,
-    Prior,
-)
+from nightjar_alerts.core.decoding import UNDECODABLE, ObjectReader, allows, decode_fields, field_types
+from nightjar_alerts.core.errors import pointer, unknown_field
+from nightjar_alerts.core.request import Coverage, Deadline, Embedding, Experts, Options, Prior
 from nightjar_alerts.service.http.edge.errors import INVALID, ProblemError, invalid_field
 from nightjar_alerts.service.registry.names import MAX_NAME_LENGTH
 
 QueryT = TypeVar("QueryT", bound=Struct)
-Coverage = Annotated[
-    Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="of the prediction sets, as for `/v1/classify`")
-]
 
 
 class ClassifyQuery(Options, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -57,14 +47,14 @@ class AlertQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
             "outside the domain of that model is classified by another model whose domain includes it, or not at all",
         ),
     ] = ""
-    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    prior: Prior = None
     coverage: Coverage = None
-    embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
-    experts: Annotated[bool, Meta(description=EXPERTS_TEXT)] = False
+    embedding: Embedding = False
+    experts: Experts = False
     light_curve: Annotated[
         bool, Meta(description="return the light curve of each packet, in the form that `/v1/classify` takes")
     ] = False
-    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+    deadline_ms: Deadline = None
 
 
 class TableQuery(ClassifyQuery, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -100,9 +90,9 @@ class EvolutionQuery(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
             description="model to use: `name`, `name@1.2.3` or an alias; default: as for `/v1/classify`",
         ),
     ] = ""
-    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
+    prior: Prior = None
     coverage: Coverage = None
-    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
+    deadline_ms: Deadline = None
 
 
 @cache
@@ -131,13 +121,13 @@ def read_query(request: Request, struct: type[QueryT]) -> QueryT:
     for name, text in request.query_params.multi_items():
         where = "/query" + pointer([name])
         if name not in field_types(struct):
-            raise invalid_field(where, "unknown_field", "unknown parameter")
+            raise ProblemError(INVALID, errors=[unknown_field("/query", name, field_types(struct), "parameter")])
         if name in values:
             raise invalid_field(where, "duplicate", "this parameter is given twice")
         values[name] = text
         if name == "prior" and text.lstrip().startswith("{"):
             values[name] = decode_json(text, where, "must be a name or a JSON object of weights")
-    decoded, errors = decode_fields(values, struct, _QUERY_READER, "/query")
+    decoded, errors = decode_fields(values, struct, QUERY_READER, "/query")
     if errors:
         raise ProblemError(INVALID, errors=errors)
     return struct(**decoded)
@@ -162,5 +152,14 @@ class _QueryReader(ObjectReader):
             return value
         return converted
 
+    def open(self, value: Any, kind: Any = None) -> Any:
+        """Return the number or boolean that text stands for, unless its parameter may be text."""
+        found = super().open(value)
+        if isinstance(found, str) and not allows(kind, str):
+            with suppress(msgspec.ValidationError):
+                converted = msgspec.convert(found, int | float | bool, strict=False)
+                return found if converted is None else converted
+        return found
 
-_QUERY_READER = _QueryReader()
+
+QUERY_READER = _QueryReader()

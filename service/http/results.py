@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
 from nightjar_alerts.core.items import Outcome, curve_identity
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.result import Classified, ClassifierProvenance, ResultFields
 from nightjar_alerts.core.serializer import ResultSerializer, default_serializer, result_serializer, serialize_all
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.posterior import PriorError
@@ -22,26 +24,26 @@ class ClassifyResults(NamedTuple):
 
     Attributes
     ----------
-    model : fields of :class:`service.answers.replies.ClassifierProvenance`.
+    model : model of the response.
     classes, groups, bands : keys of ``probabilities``, ``hierarchy`` and ``points_per_band`` in every result.
     embedding_dim : length of the embeddings.
-    results : document of each item as in :mod:`service.answers.replies`, with embeddings as arrays.
+    results : result of each item, with embeddings as arrays.
     options : options of the request.
     """
 
-    model: Mapping[str, str]
+    model: ClassifierProvenance
     classes: Sequence[str]
     groups: Sequence[str]
     bands: Sequence[str]
     embedding_dim: int
-    results: Sequence[Mapping[str, Any]]
+    results: Sequence[ResultFields]
     options: Options
 
 
 def build_results(
     serializers: Sequence[ResultSerializer],
     outcomes: Sequence[Outcome],
-    identities: Sequence[Mapping[str, object]],
+    identities: Sequence[Mapping[str, Any]],
     errors: Sequence[Sequence[FieldError] | None],
     options: Options,
 ) -> ClassifyResults:
@@ -113,20 +115,32 @@ def get_serializers(
     return [serializers[handle] for handle in handles]
 
 
-def embedding_to_bytes(embedding: NDArray[np.float32], options: Options) -> bytes:
+def embedding_to_bytes(embedding: Any, options: Options) -> bytes:
     """Encode an embedding as little-endian values of the type in the options."""
     return _convert_embedding(embedding, options).tobytes()
 
 
-def embedding_to_json(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
-    """Convert an embedding for JSON: numbers, or base64 text with the option ``embedding_encoding``."""
-    if options.embedding_encoding == "base64":
-        return b64encode(embedding_to_bytes(embedding, options)).decode()
-    return _convert_embedding(embedding, options)
+def with_json_embeddings(results: ClassifyResults) -> Sequence[ResultFields]:
+    """Return the results with embeddings for JSON: numbers, or base64 text with the option ``embedding_encoding``."""
+    options = results.options
+    if not options.embedding or (options.embedding_dtype, options.embedding_encoding) == ("float32", "list"):
+        return results.results
+    encode = _to_base64 if options.embedding_encoding == "base64" else _convert_embedding
+    return [
+        replace(result, embedding=encode(result.embedding, options))
+        if isinstance(result, Classified) and result.embedding is not None
+        else result
+        for result in results.results
+    ]
 
 
-def _convert_embedding(embedding: NDArray[np.float32], options: Options) -> NDArray[Any]:
+def _to_base64(embedding: Any, options: Options) -> str:
+    return b64encode(embedding_to_bytes(embedding, options)).decode()
+
+
+def _convert_embedding(embedding: Any, options: Options) -> NDArray[Any]:
     if options.embedding_dtype == "float32":
         return np.ascontiguousarray(embedding, "<f4")
     largest = np.finfo(np.float16).max  # larger values would become infinite
-    return np.clip(embedding, -largest, largest).astype("<f2")
+    half: NDArray[Any] = np.clip(embedding, -largest, largest).astype("<f2")
+    return half

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from anyio import CapacityLimiter, from_thread, to_thread
 
-from nightjar_alerts.core.failures import DeadlineExceeded
+from nightjar_alerts.service.engine.errors import DeadlineExceeded
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-import orjson
+from nightjar_alerts.core.result import Classified, ResultFields
+from nightjar_alerts.core.serializer import encode_json
 
 MAX_RECENT: Final = 5000
 """Number of results that are kept. If more arrive within :data:`INTERVAL_SECONDS`, the rest is only counted."""
@@ -94,31 +95,30 @@ class LiveFeed:
         self._readers = threading.BoundedSemaphore(MAX_READERS)
         self.count = 0
 
-    def publish(self, results: Sequence[Mapping[str, Any]], surveys: Sequence[str] | None = None) -> None:
+    def publish(self, results: Sequence[ResultFields], surveys: Sequence[str] | None = None) -> None:
         """Add results; those without a class are only counted by status.
 
         Parameters
         ----------
-        results : documents of :mod:`service.answers.replies`.
-        surveys : survey of each result, if the documents do not have it.
+        surveys : survey of each result, if the results do not have it.
         """
         now = self._clock()
         with self._lock:
             minute = self._minute(int(now // 60))
-            for index, document in enumerate(results):
-                if document["status"] != "classified":
-                    minute.without_class[document["status"]] += 1
+            for index, fields in enumerate(results):
+                if not isinstance(fields, Classified):
+                    minute.without_class[fields.status] += 1
                     continue
-                novelty = document.get("novelty")
+                novelty = fields.novelty
                 result = LiveResult(
                     now,
-                    str(document["object_id"]),
-                    surveys[index] if surveys is not None else str(document.get("survey", "")),
-                    document["class"],
-                    document["confidence"],
+                    fields.object_id,
+                    surveys[index] if surveys is not None else fields.survey or "",
+                    fields.class_name,
+                    fields.confidence,
                     novelty,
-                    bool(document.get("unusual")),
-                    {member: document[member] for member in DETAILS if document.get(member)},
+                    bool(fields.unusual),
+                    {name: value for name in DETAILS if (value := getattr(fields, name))},
                 )
                 self.count += 1
                 self._recent.append(result)
@@ -228,9 +228,9 @@ class LiveEvents:
         self._number, self._at = results["count"], now
         text = b""
         if self._events % self.SUMMARY_EVERY == 0:
-            text = b"event: summary\ndata: " + orjson.dumps(self._feed.summary()) + b"\n\n"
+            text = b"event: summary\ndata: " + encode_json(self._feed.summary()) + b"\n\n"
         self._events += 1
-        return text + b"event: results\ndata: " + orjson.dumps(results) + b"\n\n"
+        return text + b"event: results\ndata: " + encode_json(results) + b"\n\n"
 
 
 def read_filter(parameters: Sequence[tuple[str, str]]) -> LiveFilter:

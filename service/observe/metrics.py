@@ -1,8 +1,7 @@
 """Prometheus metrics of the service and the worker, with the prefix ``nightjar_`` and base units.
 
-Each :class:`Metrics` object has its own registry; a process has one, tests create as many as they need. Other modules
-report through the interfaces of :mod:`service.observe.recorder`, which :class:`Metrics` and :class:`ModelMetrics`
-implement.
+Each :class:`Metrics` object has its own registry; a process has one, tests create as many as they need.
+:class:`ModelMetrics` are those of one model.
 """
 
 import asyncio
@@ -31,11 +30,7 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.observe.drift import InputWindows
-from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
 from nightjar_alerts.service.observe.tracing import Tracing
-
-TASK = "classification"
-"""Value of the label `task`, kept for compatibility: earlier versions had several tasks."""
 
 STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 
@@ -50,7 +45,7 @@ ERROR_OUTCOMES = ("recovered", "fatal")
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
-class Metrics(Recorder):
+class Metrics:
     """All metrics of one process, as attributes. Safe to use from any thread.
 
     Parameters
@@ -78,12 +73,10 @@ class Metrics(Recorder):
         for kind, outcome in product(
             ErrorKind, ERROR_OUTCOMES
         ):  # at zero, so that the first fault shows as an increase
-            self.faults.labels(TASK, kind, outcome)
-        self.queue_depth.labels(TASK).set_function(lambda: sum(engine.depth for engine in self._engines))
-        self.queue_seconds.labels(TASK).set_function(
-            lambda: max((engine.queued_seconds for engine in self._engines), default=0)
-        )
-        self.oldest_run_seconds.labels(TASK).set_function(
+            self.faults.labels(kind, outcome)
+        self.queue_depth.set_function(lambda: sum(engine.depth for engine in self._engines))
+        self.queue_seconds.set_function(lambda: max((engine.queued_seconds for engine in self._engines), default=0))
+        self.oldest_run_seconds.set_function(
             lambda: max((engine.oldest_run_seconds for engine in self._engines), default=0)
         )
 
@@ -124,27 +117,24 @@ class Metrics(Recorder):
 
     def _declare_batches(self) -> None:
         counter, gauge, histogram = self._kinds()
-        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
+        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.")
         self.queue_seconds = gauge(
-            "queue_work_seconds", "Predicted time until every queued light curve has been started.", ["task"]
+            "queue_work_seconds", "Predicted time until every queued light curve has been started."
         )
         self.faults = counter(
             "engine_faults_total",
             "Engine faults by type and outcome (recovered or fatal).",
-            ["task", "fault", "outcome"],
+            ["fault", "outcome"],
         )
-        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.", ["task"])
-        self.batch_size = histogram("batch_size", "Light curves per inference run.", ["task"], buckets=BATCH_SIZES)
-        self.batch_tokens = histogram(
-            "batch_tokens", "Padded points per inference run.", ["task"], buckets=BATCH_TOKENS
-        )
+        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest current inference run.")
+        self.batch_size = histogram("batch_size", "Light curves per inference run.", buckets=BATCH_SIZES)
+        self.batch_tokens = histogram("batch_tokens", "Padded points per inference run.", buckets=BATCH_TOKENS)
         self.padding_ratio = histogram(
-            "batch_padding_ratio", "Ratio of padded to real points per inference run.", ["task"], buckets=PADDING_RATIOS
+            "batch_padding_ratio", "Ratio of padded to real points per inference run.", buckets=PADDING_RATIOS
         )
         self.cost_error = histogram(
             "cost_model_error_ratio",
             "Ratio of measured to predicted duration per inference run.",
-            ["task"],
             buckets=ERROR_RATIOS,
         )
 
@@ -182,11 +172,9 @@ class Metrics(Recorder):
         self.model_info = gauge(
             "model_info",
             "Models that are served; the value is always 1.",
-            ["task", "model", "version", "sha256", "provider"],
+            ["model", "version", "sha256", "provider"],
         )
-        self.model_load_seconds = gauge(
-            "model_load_seconds", "Time to load, verify and warm up the latest model.", ["task"]
-        )
+        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the latest model.")
         self.model_curves = counter(
             "model_curves_total",
             "Light curves by model and version; role: current or canary.",
@@ -299,7 +287,7 @@ class Metrics(Recorder):
         self.request_seconds.labels(route).observe(seconds)
 
     def model(self, bundle: Bundle) -> "ModelMetrics":
-        """Return the recorder of one model."""
+        """Return the metrics of one model."""
         return ModelMetrics(self, bundle)
 
     def record_drift(self, survey: str, drift: Mapping[str, float]) -> None:
@@ -342,19 +330,19 @@ class Metrics(Recorder):
 
         Parameters
         ----------
-        labels : labels of ``model_info`` after ``task``.
+        labels : labels of ``model_info``.
         """
         self._engines.append(engine)
         self._models[labels] += 1
-        self.model_info.labels(TASK, *labels).set(1)
-        self.model_load_seconds.labels(TASK).set(load_seconds)
+        self.model_info.labels(*labels).set(1)
+        self.model_load_seconds.set(load_seconds)
 
     def remove_model(self, engine: Engine, labels: tuple[str, ...]) -> None:
         """Remove an engine, and its model from ``model_info`` unless another engine serves the same bundle."""
         self._engines.remove(engine)
         self._models[labels] -= 1
         if not self._models[labels]:
-            self.model_info.remove(TASK, *labels)
+            self.model_info.remove(*labels)
 
     def render(self) -> bytes:
         """Return the text exposition. Takes milliseconds: do not call it on the event loop."""
@@ -369,14 +357,12 @@ class Metrics(Recorder):
             self.loop_lag.observe(max(0.0, loop.time() - due))
 
 
-class ModelMetrics(ModelRecorder):
+class ModelMetrics:
     """Metrics and traces of one model. Safe to use from any thread."""
 
     def __init__(self, metrics: Metrics, bundle: Bundle) -> None:
         manifest = bundle.manifest
         self._metrics, self._tracing, self._bundle = metrics, metrics.tracing, bundle
-        self._batch_size, self._batch_tokens = metrics.batch_size.labels(TASK), metrics.batch_tokens.labels(TASK)
-        self._padding_ratio, self._cost_error = metrics.padding_ratio.labels(TASK), metrics.cost_error.labels(TASK)
         classes = () if manifest.taxonomy is None else manifest.taxonomy.names
         self._by_class = [metrics.predicted_class.labels(name) for name in classes]
         self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
@@ -409,10 +395,10 @@ class ModelMetrics(ModelRecorder):
     def record_run(self, report: RunReport, predicted_seconds: float) -> None:
         """Record a run of the network."""
         padded = report.size * report.length
-        self._batch_size.observe(report.size)
-        self._batch_tokens.observe(padded)
-        self._padding_ratio.observe(padded / report.tokens)
-        self._cost_error.observe(report.run_seconds / predicted_seconds)
+        self._metrics.batch_size.observe(report.size)
+        self._metrics.batch_tokens.observe(padded)
+        self._metrics.padding_ratio.observe(padded / report.tokens)
+        self._metrics.cost_error.observe(report.run_seconds / predicted_seconds)
         self._record_experts(report)
         self._record_inputs(report.entries)
         predictions = [result for result in report.results if isinstance(result, Prediction)]
@@ -495,7 +481,7 @@ class ModelMetrics(ModelRecorder):
 
     def record_error(self, kind: ErrorKind, recovered: bool) -> None:
         """Record an error of the engine."""
-        self._metrics.faults.labels(TASK, kind, ERROR_OUTCOMES[not recovered]).inc()
+        self._metrics.faults.labels(kind, ERROR_OUTCOMES[not recovered]).inc()
 
     def current_span(self) -> object:
         """Return the tracing span of the current request; None if it is not recorded."""

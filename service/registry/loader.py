@@ -9,12 +9,9 @@ priority.
 
 import asyncio
 import hashlib
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,16 +21,13 @@ from pydantic import ValidationError
 from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest, version_key
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.observe.recorder import Recorder
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.process import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference, UnknownModel
 from nightjar_alerts.service.settings import CommonSettings
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Name, size and modification time of every file in a bundle's folder."""
-
-LOW_PRIORITY = 5
-"""Increment of the niceness of a thread: it then gets about a third of the processor time of a normal thread, and all
-idle time. With a higher niceness, loading a version on a busy machine would take minutes."""
 
 log = structlog.get_logger(__name__)
 
@@ -184,14 +178,6 @@ class BackgroundLoader:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def lower_thread_priority() -> None:
-    """Lower the priority of the calling thread, on systems with priorities per thread (Linux)."""
-    if hasattr(os, "setpriority"):
-        thread = threading.get_native_id()
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + LOW_PRIORITY)
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A bundle that could not be loaded; ``since`` is in seconds since 1970, ``fingerprint`` that of its files."""
@@ -217,13 +203,13 @@ class ModelDirectory:
     failures : bundles that cannot be served, by folder.
     """
 
-    def __init__(self, root: Path | None, loader: BackgroundLoader, recorder: Recorder) -> None:
+    def __init__(self, root: Path | None, loader: BackgroundLoader, metrics: Metrics) -> None:
         self.root = root
-        self._loader, self._recorder = loader, recorder
+        self._loader, self._metrics = loader, metrics
         self.extra_paths: list[Path] = []
         self.contents = DirectoryContents()
         self.failures: dict[Path, Failure] = {}
-        recorder.watch_failing_models(lambda: len(self.failures))
+        metrics.watch_failing_models(lambda: len(self.failures))
 
     async def scan(self) -> DirectoryContents:
         """Scan the folders again."""
@@ -264,7 +250,7 @@ class ModelDirectory:
             self._fail(Failure(bundle.path, bundle.reference, reason, time.time(), bundle.fingerprint))
             raise LoadFailed(reason) from error
         self.failures.pop(bundle.path, None)
-        self._recorder.record_load(succeeded=True)
+        self._metrics.record_load(succeeded=True)
         log.info(
             "model loaded", model=str(bundle.reference), sha256=bundle.sha256, seconds=round(loaded.load_seconds, 3)
         )
@@ -272,5 +258,5 @@ class ModelDirectory:
 
     def _fail(self, failure: Failure) -> None:
         self.failures[failure.path] = failure
-        self._recorder.record_load(succeeded=False)
+        self._metrics.record_load(succeeded=False)
         log.warning("model not loaded", model=str(failure.reference or failure.path.name), reason=failure.reason)

@@ -1,6 +1,6 @@
 """Model manager: loads, serves, replaces and unloads the models of a process.
 
-    manager = ModelManager(settings, recorder, on_failure)
+    manager = ModelManager(settings, metrics, on_failure)
     await manager.start()
     handle = manager.router.select("ztf", routing_key=object_id)
     with acquired([handle]):
@@ -33,7 +33,7 @@ from nightjar_alerts.models.posterior import Posterior
 from nightjar_alerts.routing import DEFAULT
 from nightjar_alerts.service.cache import ResultCache
 from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.observe.recorder import Recorder
+from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import release_free_memory
 from nightjar_alerts.service.registry.loader import (
     BackgroundLoader,
@@ -75,15 +75,15 @@ class ModelManager:
     def __init__(
         self,
         settings: CommonSettings,
-        recorder: Recorder,
+        metrics: Metrics,
         on_failure: Callable[[str], None],
         load: LoadOne = load_one,
     ) -> None:
-        self._settings, self._recorder, self._on_failure = settings, recorder, on_failure
+        self._settings, self._metrics, self._on_failure = settings, metrics, on_failure
         self._loader = BackgroundLoader(settings, load)
-        self._cache = ResultCache(settings.cache_bytes, recorder) if settings.cache_bytes else None
+        self._cache = ResultCache(settings.cache_bytes, metrics) if settings.cache_bytes else None
         self.router = ModelRouter()
-        self.directory = ModelDirectory(settings.repository, self._loader, recorder)
+        self.directory = ModelDirectory(settings.repository, self._loader, metrics)
         self.pins: Pins = {}
         self.draining: set[ServedModel] = set()
         self._lock = asyncio.Lock()
@@ -316,7 +316,7 @@ class ModelManager:
             if set(loaded.bundle.manifest.classes.names) != set(current.classes):
                 raise ChangeRejected(f"{reference} has other classes than {current.reference}")
             await self._drop_shadow(name)
-            shadow = Shadow(loaded, current.classes, share, self._recorder, self._on_shadow_death(name))
+            shadow = Shadow(loaded, current.classes, share, self._metrics, self._on_shadow_death(name))
             await shadow.start()
             self.router.shadows[name] = shadow
 
@@ -407,8 +407,8 @@ class ModelManager:
         return model if model is not None else await self._serve(await self.directory.find(reference))
 
     async def _add(self, loaded: LoadedModel) -> ServedModel:
-        settings, recorder = self._settings, self._recorder
-        model = await ServedModel.start(loaded, settings, recorder, self._cache, self._on_failure)
+        settings, metrics = self._settings, self._metrics
+        model = await ServedModel.start(loaded, settings, metrics, self._cache, self._on_failure)
         before = self.router.models.get(model.reference)
         self.router.models[model.reference] = model
         if before is not None:  # only now, so that requests always find a model

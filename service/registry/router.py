@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
-from nightjar_alerts.core.items import OUTSIDE_DOMAIN, Item, Skipped
+from nightjar_alerts.core.classify import within_domain
+from nightjar_alerts.core.items import Item
 from nightjar_alerts.core.serializer import Role
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.routing import DEFAULT, route
@@ -92,7 +93,7 @@ class ModelRouter:
 
         chosen = route(curve, survey, find, lambda: self.select(routing_key=routing_key), substitute)
         handle = replace(chosen.model, subtypes=chosen.subtypes) if chosen.subtypes else chosen.model
-        return handle, Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside, curve) if chosen.outside else item
+        return handle, within_domain(item, chosen.outside)
 
     def resolve(self, name: str, routing_key: str = "") -> tuple[Reference, Role]:
         """Return the version to use for a name, and its role.

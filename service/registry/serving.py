@@ -11,19 +11,19 @@ from functools import partial
 
 import structlog
 
-from nightjar_alerts.core.adapter import TaskAdapter
-from nightjar_alerts.core.failures import MESSAGES, ErrorKind, kind_of
+from nightjar_alerts.core.adapter import Adapter
+from nightjar_alerts.core.classify import grouped, in_order, may_have_subtypes, with_subtypes
+from nightjar_alerts.core.failures import MESSAGES, ErrorKind
 from nightjar_alerts.core.items import Item, Outcome
 from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.core.serializer import Role
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.routing import may_be_supernova
 from nightjar_alerts.service.cache import ModelCache, ResultCache
 from nightjar_alerts.service.engine.engine import Engine, engine_options
-from nightjar_alerts.service.inference import DataPlane, InferOptions
-from nightjar_alerts.service.observe.recorder import ModelRecorder, Recorder
+from nightjar_alerts.service.engine.errors import kind_of
+from nightjar_alerts.service.inference import InferOptions, Predictor
+from nightjar_alerts.service.observe.metrics import Metrics, ModelMetrics
 from nightjar_alerts.service.registry.names import Reference
 from nightjar_alerts.service.registry.shadow import Shadow
 from nightjar_alerts.service.settings import CommonSettings
@@ -33,19 +33,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ServedModel:
-    """A loaded model with its engine and data plane.
+    """A loaded model with its engine.
 
     Attributes
     ----------
-    count : called with the role and the number of light curves of each request.
     requests : number of requests that hold the model; changed on the event loop only, hence no lock.
     reference : name and version of the model.
     """
 
     loaded: LoadedModel
     engine: Engine
-    plane: DataPlane
-    count: Callable[[Role, int], None] = lambda role, light_curves: None
+    predictor: Predictor
+    metrics: ModelMetrics
     requests: int = 0
     reference: Reference = field(init=False)
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,7 +59,7 @@ class ServedModel:
         cls,
         loaded: LoadedModel,
         settings: CommonSettings,
-        recorder: Recorder,
+        metrics: Metrics,
         cache: ResultCache | None,
         on_failure: Callable[[str], None],
     ) -> "ServedModel":
@@ -71,7 +70,7 @@ class ServedModel:
         cache : shared result cache; None without a cache.
         on_failure : called on the event loop with the reason when the engine has failed.
         """
-        adapter, metrics = TaskAdapter(loaded.bundle.manifest), recorder.model(loaded.bundle)
+        adapter, model_metrics = Adapter(loaded.bundle.manifest), metrics.model(loaded.bundle)
         engine = Engine(
             loaded.graph,
             adapter,
@@ -85,21 +84,22 @@ class ServedModel:
             ),
             samples=loaded.samples,
             clock=loaded.clock,
-            listener=metrics.record_run,
-            trace=metrics.trace_batch,
-            on_recovery=partial(_recovered, metrics),
-            on_death=partial(_died, metrics, on_failure),
+            listener=model_metrics.record_run,
+            trace=model_metrics.trace_batch,
+            on_recovery=partial(_recovered, model_metrics),
+            on_death=partial(_died, model_metrics, on_failure),
         )
         await engine.start()
-        metrics.serve(engine, loaded.provider, loaded.load_seconds)
+        model_metrics.serve(engine, loaded.provider, loaded.load_seconds)
         view = None if cache is None else ModelCache(cache, loaded.bundle, loaded.provider)
-        return cls(loaded, engine, DataPlane(engine, adapter, metrics, view), metrics.record_request)
+        return cls(loaded, engine, Predictor(engine, adapter, model_metrics, view), model_metrics)
 
     async def stop(self, timeout: float) -> None:
         """Finish the queued work within ``timeout`` seconds, and stop the engine."""
         await self.engine.drain(timeout)
         await self.engine.stop()
-        self.plane.recorder.close()
+        self.predictor.close()
+        self.metrics.close()
 
     @property
     def bundle(self) -> Bundle:
@@ -132,12 +132,12 @@ class ServedModel:
         await self._unused.wait()
 
 
-def _recovered(metrics: ModelRecorder) -> None:
+def _recovered(metrics: ModelMetrics) -> None:
     metrics.record_error(ErrorKind.OUT_OF_MEMORY, recovered=True)
     log.error("engine fault", fault=str(ErrorKind.OUT_OF_MEMORY), recovered=True)
 
 
-def _died(metrics: ModelRecorder, on_failure: Callable[[str], None], error: BaseException) -> None:
+def _died(metrics: ModelMetrics, on_failure: Callable[[str], None], error: BaseException) -> None:
     kind = kind_of(error)
     metrics.record_error(kind, recovered=False)
     log.critical("the engine died", fault=str(kind), exc_info=error)
@@ -168,9 +168,9 @@ class ModelHandle:
         return self.model.bundle
 
     async def infer(self, items: Sequence[Item], options: InferOptions | None = None) -> list[Outcome]:
-        """Return one outcome per item, in order; raises as :meth:`service.inference.DataPlane.infer`."""
-        outcomes = await self.model.plane.infer(items, options)
-        self.model.count(self.role, len(items))
+        """Return one outcome per item, in order; raises as :meth:`service.inference.Predictor.infer`."""
+        outcomes = await self.model.predictor.infer(items, options)
+        self.model.metrics.record_request(self.role, len(items))
         if self.shadow is not None:
             self.shadow.mirror(items, outcomes, self.model.engine)
         if self.subtypes is not None:
@@ -181,19 +181,13 @@ class ModelHandle:
         self, subtypes: "ModelHandle", items: Sequence[Item], outcomes: Sequence[Outcome], options: InferOptions
     ) -> list[Outcome]:
         """Return the outcomes, with subtypes for light curves that may be supernovae."""
-        chosen = {
-            index: item
-            for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True))
-            if outcome.prediction is not None
-            and isinstance(item, LightCurve)
-            and may_be_supernova(outcome.prediction.outputs["probabilities"], self.bundle.manifest.classes)
-        }
+        classes = self.bundle.manifest.classes
+        chosen = [index for index, outcome in enumerate(outcomes) if may_have_subtypes(outcome, classes)]
         if not chosen:
             return list(outcomes)
-        found = await subtypes.model.plane.infer_curves(list(chosen.values()), options)
-        subtypes.model.count(subtypes.role, len(chosen))
-        subtype = dict(zip(chosen, found, strict=True))
-        return [replace(outcome, subtype=subtype.get(index)) for index, outcome in enumerate(outcomes)]
+        found = await subtypes.model.predictor.infer_uncounted([items[index] for index in chosen], options)
+        subtypes.model.metrics.record_request(subtypes.role, len(chosen))
+        return with_subtypes(outcomes, dict(zip(chosen, found, strict=True)))
 
 
 class acquired:  # a class: a generator or an ExitStack would double the bookkeeping of a request
@@ -219,7 +213,7 @@ async def infer_many(handles: Sequence[ModelHandle], items: Sequence[Item], opti
     """Send each item to its model; return one outcome per item, in order.
 
     If one model raises, the requests to the other models are cancelled; see
-    :meth:`service.inference.DataPlane.infer`.
+    :meth:`service.inference.Predictor.infer`.
 
     Parameters
     ----------
@@ -227,20 +221,15 @@ async def infer_many(handles: Sequence[ModelHandle], items: Sequence[Item], opti
     """
     if len(set(handles)) == 1:
         return await handles[0].infer(items, options)
-    indices: dict[ModelHandle, list[int]] = {}
-    for index, handle in enumerate(handles):
-        indices.setdefault(handle, []).append(index)
-    tasks = [asyncio.create_task(handle.infer(*_select(items, options, part))) for handle, part in indices.items()]
+    groups = grouped(handles)
+    tasks = [asyncio.create_task(handle.infer(*_select(items, options, part))) for handle, part in groups.items()]
     try:
         results = await asyncio.gather(*tasks)
     finally:  # after an error, withdraw the remaining light curves
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    outcomes: dict[int, Outcome] = {}
-    for part, result in zip(indices.values(), results, strict=True):
-        outcomes |= zip(part, result, strict=True)
-    return [outcomes[index] for index in range(len(items))]
+    return in_order(groups.values(), results)
 
 
 def _select(items: Sequence[Item], options: InferOptions, indices: Sequence[int]) -> tuple[list[Item], InferOptions]:

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import structlog
 
-from nightjar_alerts.core.adapter import Arrays, Graph, TaskAdapter
-from nightjar_alerts.core.failures import EngineError
+from nightjar_alerts.core.adapter import Adapter, Arrays, Graph
+from nightjar_alerts.core.failures import RunError
 from nightjar_alerts.core.items import Item, Outcome
 from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.observe.recorder import Recorder
-from nightjar_alerts.service.registry.loader import lower_thread_priority
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.process import lower_thread_priority
 from nightjar_alerts.service.registry.names import Reference
 
 MAX_QUEUED = 256
@@ -77,7 +77,7 @@ class Shadow:
         loaded: LoadedModel,
         classes: Sequence[str],
         share: float,
-        recorder: Recorder,
+        metrics: Metrics,
         on_death: Callable[[BaseException], None],
     ) -> None:
         manifest = loaded.bundle.manifest
@@ -85,7 +85,7 @@ class Shadow:
         self.classes = tuple(classes)
         self.stats = ShadowStats()
         self._order = np.array([manifest.classes.names.index(name) for name in classes])
-        self._adapter, self._recorder = TaskAdapter(manifest), recorder
+        self._adapter, self._metrics = Adapter(manifest), metrics
         self._engine = Engine(
             _at_low_priority(loaded.graph),
             self._adapter,
@@ -143,7 +143,7 @@ class Shadow:
         started = monotonic()
         try:
             prediction = await self._engine.submit(self._adapter.prepare(curve), started + DEADLINE_SECONDS)
-        except (EngineError, LightCurveError):
+        except (RunError, LightCurveError):
             self._count("failed", 1)
             return
         except Exception as error:  # any error must affect the comparison only
@@ -151,7 +151,7 @@ class Shadow:
             self._count("failed", 1)
             return
         seconds = monotonic() - started
-        self._recorder.record_shadow_seconds(seconds)
+        self._metrics.record_shadow_seconds(seconds)
         self.stats.seconds += seconds
         self._record(expected, prediction.outputs["probabilities"][self._order])
 
@@ -161,12 +161,12 @@ class Shadow:
         self.stats.compared += 1
         self.stats.agreed += agrees
         self.stats.distance += distance
-        self._recorder.record_shadow_distance(distance)
-        self._recorder.record_shadow("agreed" if agrees else "disagreed")
+        self._metrics.record_shadow_distance(distance)
+        self._metrics.record_shadow("agreed" if agrees else "disagreed")
 
     def _count(self, outcome: str, count: int) -> None:
         setattr(self.stats, outcome, getattr(self.stats, outcome) + count)
-        self._recorder.record_shadow(outcome, count)
+        self._metrics.record_shadow(outcome, count)
 
 
 def _at_low_priority(graph: Graph) -> Graph:

@@ -26,7 +26,7 @@ from typing import Final, Literal, NamedTuple
 
 from nightjar_alerts.alerts.reader import PacketOutcome
 from nightjar_alerts.alerts.schema_registry import SchemaUnavailableError
-from nightjar_alerts.core.failures import EngineError
+from nightjar_alerts.core.failures import RunError
 from nightjar_alerts.core.items import Outcome
 from nightjar_alerts.service.stream.ledger import UnbalancedError
 from nightjar_alerts.service.stream.messages import (
@@ -44,7 +44,7 @@ TRANSIENT_REASONS: Final = ("out_of_memory", "deadline_exceeded")
 """Reasons of failed inference that a retry may resolve."""
 MAX_TRIES: Final = 4
 """Maximum number of attempts at inference."""
-PROCESS_ERRORS: Final = (EngineError, UnbalancedError, FatalError)
+PROCESS_ERRORS: Final = (RunError, UnbalancedError, FatalError)
 """Errors that are not caused by a message and end the process."""
 
 

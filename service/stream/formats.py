@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fastavro
+import msgspec
 import numpy as np
 import orjson
 
@@ -97,8 +98,8 @@ def encode_and_show(
 ) -> Record | None:
     """Encode a result, and add it to the live view."""
     record = encode(result)
-    document = default_serializer(result.handle, result.prior).result(result.outcome, packet_identity(result.packet))
-    feed.publish([document])
+    fields = default_serializer(result.handle, result.prior).result(result.outcome, packet_identity(result.packet))
+    feed.publish([fields])
     return record
 
 
@@ -109,10 +110,8 @@ def _stream_result(result: AlertResult, embedding: bool) -> dict[str, Any]:
 
 
 def _encode_avro(document: dict[str, Any]) -> bytes:
-    if "embedding" in document:
-        document["embedding"] = document["embedding"].tolist()
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, STREAM_RESULT, document)
+    fastavro.schemaless_writer(stream, STREAM_RESULT, msgspec.to_builtins(document, enc_hook=np.ndarray.tolist))
     return stream.getvalue()
 
 

@@ -27,12 +27,13 @@ from nightjar_alerts.alerts.envelopes import MessageReader, TopicRule, rule_for
 from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.alerts.reader import PacketOutcome
 from nightjar_alerts.alerts.schema_registry import SchemaUnavailableError
-from nightjar_alerts.core.failures import EngineClosed, EngineDead, Overloaded, RunAborted
-from nightjar_alerts.core.items import Item, Outcome, Skipped
+from nightjar_alerts.core.failures import RunAborted
+from nightjar_alerts.core.items import Item, Outcome, item_of
 from nightjar_alerts.models.evolution import history
-from nightjar_alerts.models.lightcurve import Float64, LightCurve
+from nightjar_alerts.models.lightcurve import Float64
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
+from nightjar_alerts.service.engine.errors import EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.manager import ModelManager
@@ -272,14 +273,10 @@ class InferStage:
         """Route each alert by survey and, for a canary, by object; return the models and the items to classify."""
         route = self._models.router.route
         choices = [
-            route(_item(alert), survey=alert.packet.survey, routing_key=alert.packet.object_id) for alert in alerts
+            route(item_of(alert.packet)[0], survey=alert.packet.survey, routing_key=alert.packet.object_id)
+            for alert in alerts
         ]
         return [handle for handle, _ in choices], [item for _, item in choices]
-
-
-def _item(alert: Alert) -> LightCurve | Skipped:
-    packet = alert.packet
-    return packet.curve if packet.curve is not None else Skipped("abstained", packet.reason or "", packet.detail)
 
 
 def now_ms() -> int:

@@ -39,7 +39,7 @@ from nightjar_alerts.alerts.envelopes import MessageReader
 from nightjar_alerts.alerts.files import exit_status
 from nightjar_alerts.alerts.packet import ReadLimits
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry
-from nightjar_alerts.core.failures import EngineError
+from nightjar_alerts.core.failures import RunError
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.observe.live import LiveFeed
@@ -254,7 +254,7 @@ class Worker:
     async def _run_batch(self, pipeline: Pipeline, messages: list[Message]) -> None:
         try:
             await pipeline.run(messages)
-        except (EngineError, UnbalancedError) as error:
+        except (RunError, UnbalancedError) as error:
             self._fail(str(error))
         except FatalError as error:
             self._fail(str(error), RESTART_STATUS)

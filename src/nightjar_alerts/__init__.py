@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nightjar_alerts.alerts.packet import Packet, PacketError
     from nightjar_alerts.classifier import Classifier
     from nightjar_alerts.client import AsyncClient, Client, ClientError
+    from nightjar_alerts.core.failures import ModelFailedError
     from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
     from nightjar_alerts.results import Evolution, Result, Results
     from nightjar_alerts.tables import TableError, TableOptions, TableQuestion, read_table
@@ -32,6 +33,7 @@ __all__ = [
     "Evolution",
     "LightCurve",
     "LightCurveError",
+    "ModelFailedError",
     "Packet",
     "PacketError",
     "Result",
@@ -52,6 +54,7 @@ _MODULES = {
     "Evolution": "nightjar_alerts.results",
     "LightCurve": "nightjar_alerts.models.lightcurve",
     "LightCurveError": "nightjar_alerts.models.lightcurve",
+    "ModelFailedError": "nightjar_alerts.core.failures",
     "Packet": "nightjar_alerts.alerts.packet",
     "PacketError": "nightjar_alerts.alerts.packet",
     "Result": "nightjar_alerts.results",

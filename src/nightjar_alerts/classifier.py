@@ -6,47 +6,35 @@
     result = classifier.classify(mjd=mjd, flux=flux, flux_err=flux_err, band=band)
     results = classifier.classify("supernovae.csv")
 
-Models, input validation, batching policy and result fields are those of the service. While worker threads run the
-network, the calling thread prepares further light curves and writes results.
+Models, input validation, routing, batching policy and result fields are those of the service: both use
+:mod:`nightjar_alerts.core`. While worker threads run the network, the calling thread prepares further light curves and
+writes results.
 """
 
 import os
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 from weakref import WeakSet
 
 from nightjar_alerts.alerts.packet import Packet
-from nightjar_alerts.core.adapter import ModelInput, TaskAdapter
-from nightjar_alerts.core.errors import FieldError
-from nightjar_alerts.core.failures import InferenceFailed, error_of
-from nightjar_alerts.core.items import (
-    OUTSIDE_DOMAIN,
-    Outcome,
-    Prediction,
-    Read,
-    RunResult,
-    Skipped,
-    curve_of,
-    errors_of,
-    identity_of,
-    item_of,
-    outcome_of,
-    skipped_outcome,
-)
-from nightjar_alerts.core.policy import QueueItem, choose
+from nightjar_alerts.core.adapter import Adapter, ModelInput
+from nightjar_alerts.core.classify import Steps, classify, overlapped
+from nightjar_alerts.core.items import Outcome, Read, curve_of, errors_of, identity_of, item_of
+from nightjar_alerts.core.machine import batch_limits, default_workers
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.runner import PendingRuns, ThreadRunner
 from nightjar_alerts.core.serializer import (
     RequestedPrior,
     ResultSerializer,
     evolution_document,
+    serialize_all,
     serializer_of,
 )
-from nightjar_alerts.inputs import CallOptions, Input, SeveralLightCurves, evolution_input, read_inputs, read_request
+from nightjar_alerts.inputs import Input, SeveralLightCurves, call_options, evolution_input, read_inputs, read_request
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
@@ -56,9 +44,9 @@ from nightjar_alerts.models.bundle import (
     version_key,
 )
 from nightjar_alerts.models.evolution import history
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
-from nightjar_alerts.routing import DEFAULT, SURVEY_BUNDLES, Route, may_be_supernova, route
+from nightjar_alerts.routing import DEFAULT, SURVEY_BUNDLES, Route, route
 
 if TYPE_CHECKING:
     from nightjar_alerts.core.load import LoadedModel
@@ -114,12 +102,9 @@ class Classifier:
         _INSTANCES.add(self)
 
     def _start(self) -> None:
-        from nightjar_alerts.service.engine.engine import engine_options
-
-        options = engine_options(self._configuration["provider"], workers=self._configuration["threads"] or 0)
-        self._threads, self._limits = options.workers, options.limits
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
+        """Start a runner, whose threads begin with the first run, and drop the models."""
+        provider, threads = self._configuration["provider"], self._configuration["threads"]
+        self._runner = ThreadRunner(threads or default_workers(provider), batch_limits(provider))
         for model in self._models.values():
             model.forget()
 
@@ -142,12 +127,9 @@ class Classifier:
 
     def close(self) -> None:
         """Stop the threads and drop the models. If the classifier is used again, it loads them again."""
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown()
-        for model in self._models.values():
-            model.forget()
+        runner = self._runner
+        self._start()
+        runner.close()
 
     @property
     def version(self) -> str:
@@ -204,12 +186,14 @@ class Classifier:
             If a single light curve is invalid; its ``pointer`` names the value.
         PriorError
             If a model cannot use the prior.
+        ModelFailedError
+            If a model fails every run, such as on a GPU that was lost: restart Python.
         TableError
             If a table cannot be read; :class:`TableQuestion` if it can be read in two ways.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
-        results = list(chain.from_iterable(_Call(self, options, request.indexed).results(request.inputs)))
+        options = call_options(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
+        results = list(chain.from_iterable(self._classify_each(request.inputs, options, indexed=request.indexed)))
         if not request.single:
             return Results(results, request.notes)
         if results[0].status == "rejected":
@@ -231,7 +215,7 @@ class Classifier:
         ----------
         items : elements of any type that :meth:`classify` accepts.
         """
-        options = CallOptions(embedding, prior, coverage, experts)
+        options = call_options({}, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         for results in self.classify_each(read_request(items, {}).inputs, options):
             yield from results
 
@@ -256,37 +240,73 @@ class Classifier:
             If the light curve is invalid, or the alert has none.
         PriorError
             If the model cannot use the prior.
+        ModelFailedError
+            As :meth:`classify`.
         ValueError
             For several light curves or alerts.
         """
         request = read_request(data, fields)
-        options = CallOptions.of(request.options, prior=prior, coverage=coverage)
+        options = call_options(request.options, prior=prior, coverage=coverage)
         curve, survey = evolution_input(request.inputs)
         chosen = self._route(curve, survey, substitute=False)
         steps = history(curve)
-        if chosen.outside:
-            abstained = {"status": "abstained", "reason": OUTSIDE_DOMAIN, "detail": chosen.outside}
-            documents: list[dict[str, Any]] = [abstained] * len(steps.curves)
-        else:
-            results = _Call(self, options, model=chosen.model).results(steps.curves)
-            documents = [result.to_dict() for (result,) in results]
+        each = self._classify_each(steps.curves, options, chosen)
+        found = [result.fields for result in chain.from_iterable(each)]
         provenance = serializer_of(chosen.model.bundle, options.prior).provenance
-        return Evolution(evolution_document(steps, documents), provenance, curve)
+        return Evolution(evolution_document(steps, found), provenance, curve)
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
-        return _Call(self, options).results(inputs)
+        return self._classify_each(inputs, options)
+
+    def _classify_each(
+        self,
+        inputs: Iterable[Input],
+        options: Options,
+        chosen: "Route[_Model] | None" = None,
+        indexed: bool = False,
+    ) -> Iterator[list[Result]]:
+        """Yield the results of each input, in order. Raises PriorError, for the default model before any result.
+
+        Parameters
+        ----------
+        chosen : models of every light curve; None to route each.
+        indexed : whether error pointers begin with ``/light_curves/INDEX``.
+        """
+        serializers, names = _serializers(options), ModelNames()
+        serializers(self._default if chosen is None else chosen.model, None)
+        blocks = (
+            self._classify_block(block, start if indexed else None, options, serializers, chosen)
+            for start, block in _blocks(inputs)
+        )
+        for results in chain.from_iterable(overlapped(blocks)):
+            yield [names(result) for result in results]
+
+    def _classify_block(
+        self,
+        block: Sequence[Input],
+        start: int | None,
+        options: Options,
+        serializers: "_Serializers",
+        chosen: "Route[_Model] | None",
+    ) -> Steps[list[list[Result]]]:
+        """Return the results of each input of a block."""
+        alerts = read_inputs(block, start)
+        reads = list(chain.from_iterable(alerts))
+        named = [item_of(read) for read in reads]
+        routes = [chosen or self._route(curve_of(read), survey) for read, (_, survey) in zip(reads, named, strict=True)]
+        outcomes = yield from classify([item for item, _ in named], routes, self._run)
+        results = _results(reads, outcomes, [serializers(route.model, route.subtypes) for route in routes], options)
+        return [list(islice(results, len(each))) for each in alerts]
+
+    def _run(self, model: "_Model", inputs: Sequence[ModelInput]) -> PendingRuns:
+        loaded = model.open()
+        return self._runner.start(loaded.graph, model.adapter, loaded.cost, inputs)
 
     def _route(self, curve: LightCurve | None, survey: str, substitute: bool = True) -> "Route[_Model]":
         if self._is_named:
             return Route(self._default)
         return route(curve, survey, self._models.get, lambda: self._default, substitute)
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._threads, "nightjar")
-            return self._executor
 
 
 def _require_onnxruntime() -> None:
@@ -320,7 +340,7 @@ _ABANDONED: list[object] = []
 
 def _after_fork() -> None:
     for classifier in list(_INSTANCES):
-        _ABANDONED.append(classifier._executor)
+        _ABANDONED.append(classifier._runner)
         _ABANDONED.extend(model.loaded for model in classifier._models.values())
         classifier._start()
 
@@ -335,7 +355,7 @@ class _Model:
     def __init__(self, path: Path, provider: "Provider", native: "Native") -> None:
         self._path, self._provider, self._native = path, provider, native
         self.bundle = load_bundle(path)
-        self.adapter = TaskAdapter(self.bundle.manifest)
+        self.adapter = Adapter(self.bundle.manifest)
         self.forget()
 
     def forget(self) -> None:
@@ -352,193 +372,41 @@ class _Model:
                 self.loaded = load_model(self._path, self._provider, self._native, WARM_UP_SECONDS)
             return self.loaded
 
-    def predict(self, inputs: Sequence[ModelInput]) -> list[RunResult]:
-        """Run the network. A failed batch is bisected, so that one light curve does not affect the others."""
-        try:
-            outputs = self.open().graph(self.adapter.assemble(inputs))
-            rows = self.adapter.split(outputs, len(inputs))
-        except Exception as error:  # the runtime's exceptions share no useful base class
-            if len(inputs) == 1:
-                return [error_of(error)]
-            middle = len(inputs) // 2
-            return self.predict(inputs[:middle]) + self.predict(inputs[middle:])
-        return [InferenceFailed() if row is None else Prediction(row, len(inputs), 0.0, 0.0, 0.0) for row in rows]
+
+_Serializers = Callable[[_Model, _Model | None], ResultSerializer]
+"""Returns the serializer of a model, with the subtypes of another. Raises PriorError."""
 
 
-@dataclass(slots=True, eq=False)
-class _PendingResult:
-    """Result of one light curve or alert while it is computed.
+def _serializers(options: Options) -> _Serializers:
+    """Return the serializers of a call, which are made once."""
 
-    Attributes
-    ----------
-    route : models of the light curve.
-    identity : fields of the result that identify the object or alert.
-    errors : errors of an invalid light curve; None for an alert, whose result has no such list.
-    outcome : outcome of the first model.
-    document, provenance : fields of the complete result, and its model.
-    """
+    @cache
+    def serializer(model: _Model, subtypes: _Model | None) -> ResultSerializer:
+        return serializer_of(model.bundle, options.prior, None if subtypes is None else subtypes.bundle)
 
-    route: Route[_Model]
-    identity: Mapping[str, object]
-    curve: LightCurve | None
-    errors: Sequence[FieldError] | None
-    outcome: Outcome | None = None
-    document: dict[str, Any] | None = None
-    provenance: Mapping[str, str] | None = None
+    return serializer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entry(QueueItem):
-    """Light curve that waits for its batch."""
-
-    input: ModelInput
-    pending: _PendingResult
-
-
-_Waiting = dict[_Model, list[_Entry]]
+def _blocks(inputs: Iterable[Input]) -> Iterator[tuple[int, list[Input]]]:
+    """Yield blocks of inputs, each with the index of its first."""
+    remaining, start, size = iter(inputs), 0, FIRST_BLOCK
+    while block := list(islice(remaining, size)):
+        yield start, block
+        start, size = start + len(block), BLOCK
 
 
-class _Batch(NamedTuple):
-    """Batch and the future of its results."""
-
-    entries: Sequence[_Entry]
-    future: Future[list[RunResult]]
-
-
-class _Call:
-    """Pipeline of one call: prepares a block of inputs while the network runs on the previous block.
-
-    Parameters
-    ----------
-    indexed : whether error pointers begin with ``/light_curves/INDEX``.
-    model : model for all light curves; None to route each.
-    """
-
-    def __init__(
-        self, classifier: Classifier, options: CallOptions, indexed: bool = False, model: _Model | None = None
-    ) -> None:
-        self._classifier, self._options, self._indexed, self._model = classifier, options, indexed, model
-        self._serializers: dict[tuple[_Model, _Model | None], ResultSerializer] = {}
-        self._running: deque[_Batch] = deque()
-        self._read = 0
-        self._names = ModelNames()
-
-    def results(self, inputs: Iterable[Input]) -> Iterator[list[Result]]:
-        """Yield the results of each input, in order. Raises PriorError, for the default model before any result."""
-        self._serializer(self._model or self._classifier._default, None)
-        remaining, blocks = iter(inputs), deque[list[list[_PendingResult]]]()
-        try:
-            while (block := list(islice(remaining, BLOCK if self._read else FIRST_BLOCK))) or self._running:
-                before = len(self._running)
-                if block:
-                    blocks.append(self._prepare(block))
-                self._collect(before)
-                while blocks and all(
-                    pending.document is not None for pending_results in blocks[0] for pending in pending_results
-                ):
-                    for pending_results in blocks.popleft():
-                        yield [self._result(pending) for pending in pending_results]
-        finally:
-            for batch in self._running:
-                batch.future.cancel()
-
-    def _prepare(self, block: Sequence[Input]) -> list[list[_PendingResult]]:
-        """Decode, route and featurise inputs, and start their batches."""
-        start = self._read if self._indexed else None
-        self._read += len(block)
-        waiting: _Waiting = {}
-        results = [[self._start_result(read, waiting) for read in reads] for reads in read_inputs(block, start)]
-        self._write(
-            [pending for pending_results in results for pending in pending_results if pending.outcome is not None]
-        )
-        self._submit(waiting)
-        return results
-
-    def _start_result(self, read: Read, waiting: _Waiting) -> _PendingResult:
-        """Route and featurise an input; its outcome is set if no network can classify it."""
-        (item, survey), curve = item_of(read), curve_of(read)
-        chosen = self._classifier._route(curve, survey) if self._model is None else Route(self._model)
-        pending = _PendingResult(chosen, identity_of(read), curve, errors_of(read))
-        if chosen.outside:
-            pending.outcome = skipped_outcome(Skipped("abstained", OUTSIDE_DOMAIN, chosen.outside))
-        elif isinstance(item, LightCurve):
-            pending.outcome = _featurise(pending, item, chosen.model, waiting)
-        else:
-            pending.outcome = skipped_outcome(item)
-        return pending
-
-    def _submit(self, waiting: _Waiting) -> None:
-        """Divide light curves into batches of similar length and submit them to the threads."""
-        pool, threads = self._classifier._pool(), self._classifier._threads
-        for model, entries in waiting.items():
-            cost, limits = model.open().cost, self._classifier._limits.shared(len(entries), threads)
-            entries.sort(key=lambda entry: entry.length, reverse=True)
-            while entries:
-                size = len(choose(entries[: limits.max_items], 0.0, cost, limits))
-                batch, entries = entries[:size], entries[size:]
-                self._running.append(_Batch(batch, pool.submit(model.predict, [entry.input for entry in batch])))
-
-    def _collect(self, count: int) -> None:
-        """Wait for the first ``count`` batches; write results, or pass light curves to the model of subtypes."""
-        waiting: _Waiting = {}
-        done: list[_PendingResult] = []
-        for _ in range(count):
-            entries, future = self._running.popleft()
-            for entry, result in zip(entries, future.result(), strict=True):
-                pending, subtypes = entry.pending, entry.pending.route.subtypes
-                assert pending.curve is not None
-                outcome = outcome_of(entry.input, pending.curve, result)
-                if pending.outcome is not None:
-                    pending.outcome = replace(pending.outcome, subtype=outcome)
-                else:
-                    pending.outcome = outcome
-                    probabilities = None if outcome.prediction is None else outcome.prediction.outputs["probabilities"]
-                    if (
-                        subtypes is not None
-                        and probabilities is not None
-                        and may_be_supernova(probabilities, pending.route.model.bundle.manifest.classes)
-                        and _featurise(pending, pending.curve, subtypes, waiting) is None
-                    ):
-                        continue
-                done.append(pending)
-        self._write(done)
-        self._submit(waiting)
-
-    def _serializer(self, model: _Model, subtypes: _Model | None) -> ResultSerializer:
-        if (model, subtypes) not in self._serializers:
-            bundle = None if subtypes is None else subtypes.bundle
-            self._serializers[model, subtypes] = serializer_of(model.bundle, self._options.prior, bundle)
-        return self._serializers[model, subtypes]
-
-    def _write(self, pending_results: Sequence[_PendingResult]) -> None:
-        """Write results, grouped by their models."""
-        groups: dict[tuple[_Model, _Model | None], list[_PendingResult]] = {}
-        for pending in pending_results:
-            groups.setdefault((pending.route.model, pending.route.subtypes), []).append(pending)
-        for models, group in groups.items():
-            serializer = self._serializer(*models)
-            documents = serializer.results(
-                [pending.outcome for pending in group if pending.outcome is not None],
-                [pending.identity for pending in group],
-                [pending.errors for pending in group],
-                self._options.embedding,
-                self._options.coverage,
-                self._options.experts,
-            )
-            for pending, document in zip(group, documents, strict=True):
-                pending.document, pending.provenance = document, serializer.provenance
-
-    def _result(self, pending: _PendingResult) -> Result:
-        assert pending.document is not None
-        assert pending.provenance is not None
-        return self._names(Result(pending.document, pending.provenance, pending.curve))
-
-
-def _featurise(pending: _PendingResult, curve: LightCurve, model: _Model, waiting: _Waiting) -> Outcome | None:
-    """Queue a light curve for its batch; return the outcome if the network cannot classify it."""
-    try:
-        model_input = model.adapter.prepare(curve)
-    except LightCurveError as error:  # valid, but not for this network
-        return Outcome("abstained", reason=error.reason, detail=str(error))
-    waiting.setdefault(model, []).append(_Entry(len(model_input), 0.0, None, model_input, pending))
-    return None
+def _results(
+    reads: Sequence[Read], outcomes: Sequence[Outcome], serializers: Sequence[ResultSerializer], options: Options
+) -> Iterator[Result]:
+    """Yield the results of light curves and alerts, each by the serializer of its models."""
+    found = serialize_all(
+        serializers,
+        outcomes,
+        [identity_of(read) for read in reads],
+        [errors_of(read) for read in reads],
+        options.embedding,
+        options.coverage,
+        options.experts,
+    )
+    for fields, serializer, read in zip(found, serializers, reads, strict=True):
+        yield Result(fields, serializer.provenance, curve_of(read))

@@ -14,24 +14,26 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TextIO
 
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
+from nightjar_alerts.core.request import Options
 from nightjar_alerts.inputs import (
-    CallOptions,
     File,
     Input,
     NamedInput,
     UnreadFile,
+    call_options,
     files_in,
     inputs_of_file,
 )
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import COMPRESSED, SUFFIXES, OutputError, check_path, encode_line
-from nightjar_alerts.partial import PartialRun
-from nightjar_alerts.report import SHOWN, Report
+from nightjar_alerts.partial import PartialRun, is_complete
+from nightjar_alerts.report import SHOWN, RunReport
 from nightjar_alerts.results import Result
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions, read_object_metadata
 
@@ -45,10 +47,10 @@ class UsageError(Exception):
     """Invalid or inconsistent options."""
 
 
-class Engine(Protocol):
+class InputClassifier(Protocol):
     """Interface shared by :class:`nightjar_alerts.Classifier` and :class:`nightjar_alerts.Client`."""
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input."""
 
     def close(self) -> None:
@@ -87,10 +89,11 @@ def _print(line: str, file: TextIO | None = None) -> None:
 
 
 def _engine_errors() -> tuple[type[Exception], ...]:
+    from nightjar_alerts.core.failures import ModelFailedError
     from nightjar_alerts.models.bundle import BundleError
     from nightjar_alerts.models.posterior import PriorError
 
-    found: list[type[Exception]] = [BundleError, PriorError]
+    found: list[type[Exception]] = [BundleError, ModelFailedError, PriorError]
     for module, name in (
         ("nightjar_alerts.client", "ClientError"),
         ("nightjar_alerts.models.runtime", "ProviderError"),
@@ -126,13 +129,9 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
         help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
     )
     parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help=f"write a table: {', '.join(SUFFIXES)}, {', '.join(COMPRESSED)}; - is JSON Lines on standard output",
-    )
+    endings = ", ".join((*SUFFIXES, *COMPRESSED))
+    help_of_output = f"write a table: {endings}; - is JSON Lines on standard output"
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=help_of_output)
     parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run with the same output")
@@ -150,48 +149,58 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     return parser
 
 
-_HELP: Final = {
-    "format": "csv, jsonl, json, ecsv, fits, votable, parquet or hats",
-    "columns": "column of the table, such as time=t, band=f, mag=m, mag_err=e, flux=f, flux_err=df, object_id=name",
-    "object_id": "name of the one object of a table",
-    "band": "the one filter of a table",
-    "filters": "filter of a name in the table: a known filter or a wavelength in nm, such as F606W=590/230",
-    "filter_numbers": "survey whose numbers of filters the table has: ztf, lsst or ps1",
-    "time_format": "mjd, jd, iso, unix, unix_ms or year",
-    "time_offset": "days to add to the times",
-    "flux_unit": "nJy, uJy, mJy, Jy, FLUXCAL or mag",
-    "zero_point": "AB zero point of the flux in mag",
-    "flux_kind": "difference (from a template image) or total (of the whole source); default: what columns or light "
-    "curves show, else difference",
-    "mag_system": "AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
-    "mag_err": "error in mag of every magnitude that has none",
-    "signed_magnitudes": "true if a negative magnitude stands for a negative flux",
-    "upper_limits": "drop (default), or use as flux 0 with the error of the limit",
-    "limit_sigma": "significance of upper limits, default 5",
-    "bad_flags": "column of flags and the bits that make a row unusable, such as catflags=32768",
-    "minimum": "column and its smallest value in usable rows",
-    "metadata": "metadata and its column, such as zspec=z",
-    "object_metadata": "table of metadata such as redshifts with one row per object, joined by the name of the object",
-    "survey": "survey of the photometry, such as ztf",
-}
-"""Help text of each table option."""
-
-
 def _add_table_options(group: Any) -> None:
     """Add an option for each field of :class:`TableOptions`."""
-    for each in fields(TableOptions):
-        flag = f"--{each.name.replace('_', '-')}"
-        kind = str(each.type)
-        if each.name == "object_metadata":
-            group.add_argument(flag, metavar="FILE", default=None, help=_HELP[each.name])
-        elif "Mapping" in kind:
-            text = f"{_HELP[each.name]}; may be repeated"
-            group.add_argument(flag, action="append", default=[], metavar="NAME=VALUE", help=text)
-        elif "bool" in kind:
-            group.add_argument(flag, type=_boolean, metavar="true|false", default=None, help=_HELP[each.name])
-        else:
-            value = float if "float" in kind else str
-            group.add_argument(flag, type=value, metavar="VALUE", default=None, help=_HELP[each.name])
+    one = partial(group.add_argument, metavar="VALUE")
+    many = partial(group.add_argument, action="append", default=[], metavar="NAME=VALUE")
+    one("--format", help="csv, jsonl, json, ecsv, fits, votable, parquet or hats")
+    many(
+        "--columns",
+        help="column of the table, such as time=t, band=f, mag=m, mag_err=e, flux=f, flux_err=df, object_id=name; "
+        "may be repeated",
+    )
+    one("--object-id", help="name of the one object of a table")
+    one("--band", help="the one filter of a table")
+    many(
+        "--filters",
+        help="filter of a name in the table: a known filter or a wavelength in nm, such as F606W=590/230; "
+        "may be repeated",
+    )
+    one("--filter-numbers", help="survey whose numbers of filters the table has: ztf, lsst or ps1")
+    one("--time-format", help="mjd, jd, iso, unix, unix_ms or year")
+    one("--time-offset", type=float, help="days to add to the times")
+    one("--flux-unit", help="nJy, uJy, mJy, Jy, FLUXCAL or mag")
+    one("--zero-point", type=float, help="AB zero point of the flux in mag")
+    one(
+        "--flux-kind",
+        help="difference (from a template image) or total (of the whole source); default: what columns or light curves "
+        "show, else difference",
+    )
+    one(
+        "--mag-system",
+        help="AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
+    )
+    one("--mag-err", type=float, help="error in mag of every magnitude that has none")
+    one(
+        "--signed-magnitudes",
+        type=_boolean,
+        metavar="true|false",
+        help="true if a negative magnitude stands for a negative flux",
+    )
+    one("--upper-limits", help="drop (default), or use as flux 0 with the error of the limit")
+    one("--limit-sigma", type=float, help="significance of upper limits, default 5")
+    many(
+        "--bad-flags",
+        help="column of flags and the bits that make a row unusable, such as catflags=32768; may be repeated",
+    )
+    many("--minimum", help="column and its smallest value in usable rows; may be repeated")
+    many("--metadata", help="metadata and its column, such as zspec=z; may be repeated")
+    one(
+        "--object-metadata",
+        metavar="FILE",
+        help="table of metadata such as redshifts with one row per object, joined by the name of the object",
+    )
+    one("--survey", help="survey of the photometry, such as ztf")
 
 
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {"bad_flags": int, "minimum": float}
@@ -261,6 +270,9 @@ def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
 
 def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
+    if options.resume and options.output is not None and is_complete(options.output):
+        _print(f"{options.output} is complete: there is nothing to resume")
+        return 0
     bounds = Bounds(max_bytes=options.max_size)
     table_options = _table_options(options, bounds)
     with ExitStack() as stack:
@@ -279,12 +291,9 @@ def run(options: argparse.Namespace) -> int:
             by_path.setdefault(file.path.resolve(), []).append(file)
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
         _check_output(options)
-        if options.resume and options.output.exists() and not PartialRun.path_of(options.output).exists():
-            _print(f"{options.output} is complete: there is nothing to resume", sys.stderr)
-            return 0
         engine = stack.enter_context(_engine(options))
-        partial = _open_partial(stack, options, engine)
-        report = Report() if partial is None else partial.report
+        unfinished = _open_partial(stack, options, engine)
+        report = RunReport() if unfinished is None else unfinished.report
         progress = stack.enter_context(_Progress(files, options.quiet))
         if (repeated := [same[0].name for same in by_path.values() if len(same) > 1]) and not options.quiet:
             progress.note(f"named more than once, and classified once: {', '.join(repeated[:SHOWN])}")
@@ -292,15 +301,15 @@ def run(options: argparse.Namespace) -> int:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
         reader = _Reader(files, table_options, bounds, progress, options.quiet)
-        printer: Output | None = None if options.output else _Printer()
+        printer: ResultOutput | None = None if options.output else _Printer()
         if options.output == STANDARD_OUTPUT:
             printer = _LinePrinter()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
-        _classify(reader, engine, options, report, [out for out in (partial, printer, pictures) if out is not None])
+        _classify(reader, engine, options, report, [out for out in (unfinished, printer, pictures) if out is not None])
         if pictures is not None:
             pictures.end()
-    if partial is not None:
-        partial.complete(options.probabilities)
+    if unfinished is not None:
+        unfinished.complete(options.probabilities)
     to_stdout = options.output == STANDARD_OUTPUT
     for line in report.lines():
         _print(line, sys.stderr if to_stdout else None)
@@ -327,7 +336,7 @@ def _check_output(options: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
 
 
-def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine) -> "PartialRun | None":
+def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputClassifier) -> "PartialRun | None":
     if options.output is None or options.output == STANDARD_OUTPUT:
         return None
     arguments = {
@@ -335,15 +344,15 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: Engine)
         "classifier": repr(engine),  # model and version in this process; the address of a service
         **{f"--{name.replace('_', '-')}": getattr(options, name) for name in _OF_RESULTS},
     }
-    partial = PartialRun(options.output, arguments, Report())
+    unfinished = PartialRun(options.output, arguments, RunReport())
     if options.resume:
-        partial.resume()
-    elif not options.overwrite and (found := partial.existing()):
+        unfinished.resume()
+    elif not options.overwrite and (found := unfinished.existing()):
         raise UsageError(f"{found} exists: --resume continues an interrupted run, --overwrite replaces it")
     else:
-        partial.start()
-    stack.callback(partial.close)
-    return partial
+        unfinished.start()
+    stack.callback(unfinished.close)
+    return unfinished
 
 
 @contextmanager
@@ -363,8 +372,8 @@ _COPIED_BYTES: Final = 1 << 20
 
 
 @contextmanager
-def _engine(options: argparse.Namespace) -> Iterator[Engine]:
-    engine: Engine
+def _engine(options: argparse.Namespace) -> Iterator[InputClassifier]:
+    engine: InputClassifier
     if options.url:
         from nightjar_alerts.client import Client
 
@@ -379,7 +388,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Engine]:
         engine.close()
 
 
-class Output(Protocol):
+class ResultOutput(Protocol):
     """Destination of results."""
 
     def add(self, named: NamedInput, results: Sequence[Result]) -> None:
@@ -391,10 +400,10 @@ class Output(Protocol):
 
 def _classify(
     reader: "_Reader",
-    engine: Engine,
+    engine: InputClassifier,
     options: argparse.Namespace,
-    report: Report,
-    outputs: Sequence[Output],
+    report: RunReport,
+    outputs: Sequence[ResultOutput],
 ) -> None:
     read: deque[NamedInput | UnreadFile] = deque()
 
@@ -416,7 +425,7 @@ def _classify(
             report.inputs += 1
             read.popleft()
 
-    wanted = CallOptions(prior=options.prior, coverage=options.coverage)
+    wanted = call_options({}, prior=options.prior, coverage=options.coverage)
     for number, results in enumerate(engine.classify_each(inputs(), wanted), start=1):
         add_unread()
         named = read.popleft()

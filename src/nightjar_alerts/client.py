@@ -14,7 +14,6 @@ respecting ``Retry-After``. Requires httpx: ``pip install 'nightjar-alerts[clien
 
 import asyncio
 import random
-import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -41,6 +40,7 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 import orjson
+from msgspec.structs import replace
 
 try:
     import httpx
@@ -51,8 +51,17 @@ from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.items import Read, curve_of, errors_of, identity_of, item_of, skipped_outcome
-from nightjar_alerts.core.serializer import RequestedPrior, failure_document
-from nightjar_alerts.inputs import CallOptions, Input, Request, decode_inputs, evolution_input, flatten, read_request
+from nightjar_alerts.core.request import CALL_OPTIONS, Options
+from nightjar_alerts.core.result import (
+    AlertsReply,
+    Classified,
+    ClassifyReply,
+    EvolutionFields,
+    EvolutionReply,
+    ResultFields,
+)
+from nightjar_alerts.core.serializer import RequestedPrior, failure
+from nightjar_alerts.inputs import Input, Request, call_options, decode_inputs, evolution_input, flatten, read_request
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
@@ -86,8 +95,7 @@ class DeadlineExceeded(ClientError, TimeoutError):
     """The deadline passed before there was a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Options(CallOptions):
+class _Options(Options, kw_only=True, frozen=True):
     """Options of a call; ``end`` is in ``time.monotonic()`` seconds."""
 
     end: float | None = None
@@ -114,6 +122,7 @@ class _Options(CallOptions):
 
 
 T = TypeVar("T")
+ReplyT = TypeVar("ReplyT", ClassifyReply, AlertsReply, EvolutionReply)
 Exchange = Generator[httpx.Request | float, Any, T]
 """Generator of requests to send, each followed by the response or connection error, or seconds to wait; returns T."""
 
@@ -132,7 +141,7 @@ class _Exchanges:
         """Classify one light curve. Raises LightCurveError if it is invalid."""
         (read,) = decode_inputs([each])
         if isinstance(read, InvalidLightCurve):
-            raise light_curve_error([error.model_dump() for error in read.errors])
+            raise light_curve_error(read.errors)
         ((result,),) = yield from self._group([read], options)
         if result.status == "rejected":  # by a limit of the service
             raise light_curve_error(result.errors)
@@ -170,19 +179,19 @@ class _Exchanges:
         def content() -> tuple[bytes, str]:  # called for each attempt, because the remaining time changes
             return msgspec.msgpack.encode({"light_curves": bodies, "options": options.members()}), _MSGPACK
 
-        reply = yield from self._exchange("/v1/classify", content, options)
+        reply = yield from self._exchange("/v1/classify", ClassifyReply, content, options)
         return [
-            [Result(_document(each, document), document.get("model") or reply["model"], curve_of(each))]
-            for each, document in zip(reads, reply["results"], strict=True)
+            [Result(_with_local_counts(each, fields, index), fields.model or reply.model, curve_of(each))]
+            for index, (each, fields) in enumerate(zip(reads, reply.results, strict=True))
         ]
 
     def _packet(self, packet: bytes, options: _Options) -> Exchange[list[list[Result]]]:
-        reply = yield from self._exchange("/v1/alerts", lambda: (packet, _BINARY), options, in_query=True)
+        reply = yield from self._exchange("/v1/alerts", AlertsReply, lambda: (packet, _BINARY), options, in_query=True)
         curves = cache(lambda: list(map(curve_of, read_packet(packet))))  # decoded on first access
         return [
             [
-                Result(document, document.get("model") or reply["model"], partial(_item, curves, index))
-                for index, document in enumerate(reply["results"])
+                Result(fields, fields.model or reply.model, partial(_item, curves, index))
+                for index, fields in enumerate(reply.results)
             ]
         ]
 
@@ -190,17 +199,19 @@ class _Exchanges:
         """Classify one light curve or alert after each of its detections."""
         curve, _ = evolution_input(inputs)
         content = msgspec.msgpack.encode(_body(curve)), _MSGPACK
-        document = yield from self._exchange("/v1/evolution", lambda: content, options, in_query=True)
-        return Evolution(document, document.pop("model"), curve)
+        reply = yield from self._exchange("/v1/evolution", EvolutionReply, lambda: content, options, in_query=True)
+        fields = msgspec.convert(reply, EvolutionFields, from_attributes=True)
+        return Evolution(fields, reply.model, curve)
 
     def _exchange(
         self,
         path: str,
+        kind: type[ReplyT],
         content: Callable[[], tuple[bytes, str]],
         options: _Options,
         in_query: bool = False,
-    ) -> Exchange[dict[str, Any]]:
-        """Send a request, retrying as configured; return the JSON of the response."""
+    ) -> Exchange[ReplyT]:
+        """Send a request, retrying as configured; return its reply, of type ``kind``."""
         note = ""
         for attempt in range(self.retries + 1):
             remaining = options.remaining()
@@ -213,7 +224,7 @@ class _Exchanges:
                 "POST", path, content=data, params=query, headers={"Content-Type": media_type}, timeout=timeout
             )
             if isinstance(response, httpx.Response) and response.status_code not in RETRIED_STATUSES:
-                return _reply(response, self.url)
+                return _reply(response, kind, self.url)
             if attempt == self.retries or isinstance(response, httpx.ReadTimeout):
                 break
             pause = _pause(response, attempt)
@@ -224,7 +235,7 @@ class _Exchanges:
                 break
             yield pause
         if isinstance(response, httpx.Response):
-            return _reply(response, self.url, note)
+            return _reply(response, kind, self.url, note)
         if isinstance(response, httpx.TimeoutException):
             options.remaining()
             raise ClientError(f"{self.url} did not answer within {timeout:g} s") from response
@@ -254,16 +265,18 @@ def _pause(response: object, attempt: int) -> float:
     return seconds if seconds >= 0 else backoff
 
 
-def _reply(response: httpx.Response, url: str, note: str = "") -> dict[str, Any]:
-    """Return the JSON of a response. Raises ClientError or PriorError for an error response."""
+def _reply(response: httpx.Response, kind: type[ReplyT], url: str, note: str = "") -> ReplyT:
+    """Return the decoded response. Raises ClientError or PriorError for an error response."""
     try:
+        if response.status_code == 200:
+            return msgspec.json.decode(response.content, type=kind)
         document: dict[str, Any] = orjson.loads(response.content)
-    except orjson.JSONDecodeError:
+    except msgspec.ValidationError as invalid:
+        raise ClientError(f"{url} answered with results that this client cannot read: {invalid}", 200) from None
+    except (msgspec.DecodeError, orjson.JSONDecodeError):
         raise ClientError(
             f"{url} answered {response.status_code} with something that is not JSON{note}", response.status_code
         ) from None
-    if response.status_code == 200:
-        return document
     errors = document.get("errors") or []
     for error in errors[:1]:
         pointer, reason, detail = (str(error.get(name, "")) for name in ("pointer", "reason", "detail"))
@@ -272,8 +285,8 @@ def _reply(response: httpx.Response, url: str, note: str = "") -> dict[str, Any]
                 raise PriorError(pointer.removeprefix(where), reason, detail)
     message = f"{response.status_code} {document.get('title')}: {document.get('detail')}"
     message += "".join(f"; {error.get('pointer')}: {error.get('detail')}" for error in errors)
-    kind = DeadlineExceeded if response.status_code == 504 else ClientError
-    raise kind(message + note, response.status_code, errors)
+    problem = DeadlineExceeded if response.status_code == 504 else ClientError
+    raise problem(message + note, response.status_code, errors)
 
 
 def _item(curves: Callable[[], Sequence[LightCurve | None]], index: int) -> LightCurve | None:
@@ -281,24 +294,29 @@ def _item(curves: Callable[[], Sequence[LightCurve | None]], index: int) -> Ligh
     return curves()[index] if index < len(curves()) else None
 
 
-def _document(each: Read, received: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a light curve or alert, with the counts of its local decoding."""
+def _with_local_counts(each: Read, received: ResultFields, index: int) -> ResultFields:
+    """Return the result of a light curve or alert that was decoded here, with its identity and the counts of decoding.
+
+    Parameters
+    ----------
+    index : index of the light curve in the request.
+    """
     item, _ = item_of(each)
     if not isinstance(item, LightCurve):
-        return failure_document(skipped_outcome(item), identity_of(each), errors_of(each))
-    for error in received.get("errors", ()):
-        error["pointer"] = re.sub(r"^/light_curves/\d+", "", error["pointer"])
-    not_here = {"object_id", "filters", "warnings", *(("errors",) if isinstance(each, Packet) else ())}
-    rest = {name: value for name, value in received.items() if name not in not_here}
-    document = {"status": received["status"], **identity_of(each), **rest}
-    if received["status"] == "classified":
-        counts = {
-            "duplicates": item.duplicates,
-            "dropped_points": dict(item.dropped),
-            "other_filters": {**item.unknown_filters, **received.get("other_filters", {})},
+        return failure(skipped_outcome(item), identity_of(each), errors_of(each))
+    changes: dict[str, Any] = {"filters": None, "warnings": None, **identity_of(each)}
+    if isinstance(received, Classified):
+        changes |= {
+            "duplicates": item.duplicates or None,
+            "dropped_points": dict(item.dropped) or None,
+            "other_filters": {**item.unknown_filters, **(received.other_filters or {})} or None,
         }
-        document |= {name: value for name, value in counts.items() if value}
-    return document
+    elif isinstance(each, Packet):
+        changes["errors"] = None
+    elif received.errors:
+        inside = f"/light_curves/{index}"
+        changes["errors"] = [replace(error, pointer=error.pointer.removeprefix(inside)) for error in received.errors]
+    return replace(received, **changes)
 
 
 def _groups(reads: Sequence[Read | bytes]) -> Iterator[list[Read | bytes]]:
@@ -330,6 +348,8 @@ def _body(each: Read) -> dict[str, Any]:
         "band": [FILTERS[index] for index in curve.band.tolist()],
         "detected": curve.detected.astype(np.uint8).tobytes(),
         "survey": curve.survey,
+        "ra": curve.ra,
+        "dec": curve.dec,
     }
     return body | ({"metadata": dict(curve.metadata)} if curve.metadata else {})
 
@@ -453,9 +473,11 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
 
 def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
-    given = CallOptions.of(named, **default)
-    end = None if deadline is None else time.monotonic() + deadline
-    return _Options(given.embedding, given.prior, given.coverage, given.experts, end)
+    return _until(call_options(named, **default), None if deadline is None else time.monotonic() + deadline)
+
+
+def _until(options: Options, end: float | None) -> _Options:
+    return _Options(**{name: getattr(options, name) for name in CALL_OPTIONS}, end=end)
 
 
 class Client(_Base[Evolution, Iterator[Result]]):
@@ -487,9 +509,9 @@ class Client(_Base[Evolution, Iterator[Result]]):
         """Close the connections."""
         self._http.close()
 
-    def classify_each(self, inputs: Iterable[Input], options: CallOptions) -> Iterator[list[Result]]:
+    def classify_each(self, inputs: Iterable[Input], options: Options) -> Iterator[list[Result]]:
         """Yield the results of each input, in order; a packet with several alerts has several results."""
-        return self._each(inputs, _Options(options.embedding, options.prior, options.coverage, options.experts))
+        return self._each(inputs, _until(options, None))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
         remaining, start, names = iter(inputs), 0, ModelNames()

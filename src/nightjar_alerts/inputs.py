@@ -15,7 +15,7 @@ import re
 import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -28,15 +28,14 @@ from nightjar_alerts.alerts.documents import is_alert
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.files import FileItem, read_file
 from nightjar_alerts.alerts.packet import Packet, PacketError
-from nightjar_alerts.core.decoding import OBJECT_READER, diagnose_light_curve
+from nightjar_alerts.core.decoding import OBJECT_READER, decode_fields, diagnose_light_curve
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
 from nightjar_alerts.core.items import Read, Skipped, item_of
-from nightjar_alerts.core.request import MAX_ID_LENGTH
-from nightjar_alerts.core.serializer import RequestedPrior
+from nightjar_alerts.core.request import CALL_OPTIONS, MAX_ID_LENGTH, Options
 from nightjar_alerts.core.validation import table_light_curve, validate_light_curves
 from nightjar_alerts.models.bulk import light_curves
 from nightjar_alerts.models.common import without_surrogates
-from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, is_position
 from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.tables import (
     FILE_BOUNDS,
@@ -205,38 +204,24 @@ def _without_units(body: Body) -> Body | InvalidLightCurve:
     return {**body, **changed} if changed else body
 
 
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """Options of a call.
+_WRONG_TYPE: Final = frozenset({"not_a_boolean", "not_a_number", "not_a_string", "not_an_object", "prior_type"})
 
-    Attributes
-    ----------
-    embedding : whether results include the network's embedding.
-    prior : class shares that the results assume, a name or weights by class.
-    coverage : coverage of the prediction sets, above 0 and below 1.
-    experts : whether results include the experts chosen for the observations.
+
+def call_options(named: Mapping[str, Any], **default: Any) -> Options:
+    """Return the options of a body, with those of the call as defaults.
+
+    Raises TypeError or ValueError for values that ``/v1/classify`` rejects.
     """
-
-    embedding: bool = False
-    prior: RequestedPrior = None
-    coverage: float | None = None
-    experts: bool = False
-
-    def __post_init__(self) -> None:
-        """Raise TypeError or ValueError for values that ``/v1/classify`` rejects."""
-        if self.prior is not None and not isinstance(self.prior, str | Mapping):
-            raise TypeError("prior must be a name, or weights by class")
-        if self.coverage is not None and not isinstance(self.coverage, int | float):
-            raise TypeError("coverage must be a number")
-        if self.coverage is not None and not 0 < self.coverage < 1:
-            raise ValueError(f"coverage is {self.coverage}; it must be above 0 and below 1")
-
-    @classmethod
-    def of(cls, named: Mapping[str, Any], **default: Any) -> "CallOptions":
-        """Return the options of a body, with those of the call as defaults."""
-        if unknown := set(named) - {each.name for each in fields(cls)}:
-            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-        return cls(**(default | dict(named)))
+    if unknown := sorted(set(named) - set(CALL_OPTIONS)):
+        raise TypeError(f"unknown options: {', '.join(unknown)}; they are {', '.join(CALL_OPTIONS)}")
+    given = {name: _item(value) for name, value in (default | dict(named)).items()}
+    if isinstance(given.get("prior"), Mapping):
+        given["prior"] = {name: _item(value) for name, value in given["prior"].items()}
+    values, errors = decode_fields(given, Options, OBJECT_READER, "")
+    if errors:
+        text = f"{errors[0].pointer[1:]} {errors[0].detail}"
+        raise TypeError(text) if errors[0].reason in _WRONG_TYPE else ValueError(text)
+    return Options(**values)
 
 
 def flatten(items: Iterable[Any]) -> Iterator[Input]:
@@ -359,13 +344,17 @@ def _usual_columns(body: Body) -> Columns | None:
     known = clean_metadata(metadata) if metadata and set(map(type, metadata.values())) <= {float, int} else {}
     if len(known) < len(metadata):  # unknown names, missing or implausible values
         return None
+    ra, dec = body.get("ra"), body.get("dec")
+    has_position = type(ra) is float and type(dec) is float and bool(is_position(ra, dec))
+    if not has_position and not ra is dec is None:
+        return None
     mjd, flux, flux_err = columns
-    return Columns(mjd, flux, flux_err, band, None, known, object_id)
+    return Columns(mjd, flux, flux_err, band, None, known, object_id, ra=ra, dec=dec)
 
 
 _NUMBERS: Final = ("mjd", "flux", "flux_err")
 _COLUMNS_OF_FLUX: Final = (*_NUMBERS, "band")
-_USUAL: Final = frozenset({*_COLUMNS_OF_FLUX, "object_id", "metadata"})
+_USUAL: Final = frozenset({*_COLUMNS_OF_FLUX, "object_id", "metadata", "ra", "dec"})
 
 
 def _plain(body: Body) -> dict[str, Any]:
@@ -385,6 +374,8 @@ def _plain(body: Body) -> dict[str, Any]:
             plain[name] = {key: None if each != each else _item(each) for key, each in value.items()}
         else:
             plain[name] = _item(value)
+            if name in ("ra", "dec") and plain[name] != plain[name]:  # NaN is a missing value, as in metadata
+                plain[name] = None
     return plain
 
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+from msgspec.inspect import BoolType, FloatType
 
+from nightjar_alerts.core.schemas import TABLE_COLUMNS, arrow_type, columns
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.names import printable, spreadsheet_text
@@ -25,8 +27,7 @@ from nightjar_alerts.names import printable, spreadsheet_text
 if TYPE_CHECKING:
     from nightjar_alerts.results import Result
 
-COLUMNS: Final = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "warnings")
-"""Columns of a table of results, named as the fields of the JSON."""
+COLUMNS: Final = TABLE_COLUMNS
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
 COMPRESSED: Final = (".csv.gz", ".jsonl.gz")
 SEPARATOR: Final = ";"
@@ -153,7 +154,7 @@ class _VOTable:
 
 def encode_line(result: "Result") -> bytes:
     """Return a result and its model as a line of JSON."""
-    return encode_json({"model": dict(result.model)} | result.to_dict()) + b"\n"
+    return encode_json({"model": result.model} | result.to_dict()) + b"\n"
 
 
 def _cell(value: object) -> object:
@@ -171,13 +172,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 def _schema(classes: Sequence[str]) -> Any:
     arrow = _import("pyarrow")
-    types = {
-        "confidence": arrow.float64(),
-        "prediction_set": arrow.list_(arrow.string()),
-        "warnings": arrow.list_(arrow.string()),
-        "unusual": arrow.bool_(),
-    }
-    fields = [(name, types.get(name, arrow.string())) for name in COLUMNS]
+    fields = [(name, arrow_type(kind, arrow)) for name, kind in columns().items()]
     return arrow.schema([*fields, *((name, arrow.float64()) for name in classes)])
 
 
@@ -195,16 +190,14 @@ def astropy_table(results: Sequence["Result"], classes: Sequence[str] = ()) -> A
     """Return results as an ``astropy.table.Table``; missing values are masked."""
     table = _import("astropy.table")
     rows = [_flat(result.row(bool(classes))) for result in results]
-    kinds = {"confidence": np.float64, "unusual": np.bool_} | dict.fromkeys(classes, np.float64)
-    columns = {}
-    for name in (*COLUMNS, *classes):
+    found = {}
+    for name, kind in (columns() | dict.fromkeys(classes, FloatType())).items():
         values = [row.get(name) for row in rows]
-        kind = kinds.get(name)
-        empty: Any = "" if kind is None else kind(0)
-        filled = [empty if value is None else value for value in values]
+        dtype: Any = np.float64 if isinstance(kind, FloatType) else np.bool_ if isinstance(kind, BoolType) else np.str_
+        filled = [dtype() if value is None else value for value in values]
         mask = [value is None for value in values]
-        columns[name] = table.MaskedColumn(np.array(filled, dtype=kind or np.str_), mask=mask)
-    return table.Table(columns)
+        found[name] = table.MaskedColumn(np.array(filled, dtype=dtype), mask=mask)
+    return table.Table(found)
 
 
 def _import(name: str) -> Any:

@@ -9,11 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+import msgspec
 import orjson
 
+from nightjar_alerts.core.result import ResultFields
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
-from nightjar_alerts.report import Report
+from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
 
 if TYPE_CHECKING:
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1000
 _ARGUMENTS, _REPORT = b'{"run":', b'{"report":'
+_DECODER: Final[msgspec.json.Decoder[ResultFields]] = msgspec.json.Decoder(ResultFields)
+
+
+def is_complete(output: Path) -> bool:
+    """Return whether the run that writes ``output`` has ended."""
+    return output.exists() and not _path(output).exists()
+
+
+def _path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial")
 
 
 class PartialRun:
@@ -33,17 +45,12 @@ class PartialRun:
     report : updated by :meth:`resume`.
     """
 
-    def __init__(self, output: Path, arguments: Mapping[str, Any], report: Report) -> None:
+    def __init__(self, output: Path, arguments: Mapping[str, Any], report: RunReport) -> None:
         self.report = report
         self._output, self._arguments = output, dict(arguments)
-        self._path = self.path_of(output)
+        self._path = _path(output)
         self._lines: list[bytes] = []
         self._file: IO[bytes] | None = None
-
-    @staticmethod
-    def path_of(output: Path) -> Path:
-        """Return the path of the partial results."""
-        return output.with_name(f"{output.name}.partial")
 
     def existing(self) -> Path | None:
         """Return the path of the partial results or the output, whichever exists; None if neither does."""
@@ -61,11 +68,9 @@ class PartialRun:
         Raises
         ------
         OutputError
-            If the run had other arguments, or was completed.
+            If the run had other arguments.
         """
         if not self._path.exists():
-            if self._output.exists():
-                raise OutputError(f"{self._output} is complete: there is nothing to resume")
             self.start()
             return
         end = position = 0
@@ -133,8 +138,9 @@ class PartialRun:
         with self._path.open("rb") as file:
             for line in file:
                 if not line.startswith((_ARGUMENTS, _REPORT)):
-                    document = orjson.loads(line)
-                    yield Result(document, document.pop("model"))
+                    fields = _DECODER.decode(line)
+                    assert fields.model is not None  # every line names its model
+                    yield Result(fields, fields.model)
 
 
 def _shown(value: object) -> str:

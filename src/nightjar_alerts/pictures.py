@@ -75,7 +75,7 @@ def _heading(result: "Result") -> tuple[str, str]:
     name = printable(result.object_id) or "light curve"  # XML has no control characters
     if not result.classified:
         return name, printable(f"{result.status}: {result.detail or result.reason}")
-    warned = "".join(f"; warning: {warning['detail']}" for warning in result.warnings)
+    warned = "".join(f"; warning: {warning.detail}" for warning in result.warnings)
     if result.other_filters:
         warned = f"; not used: {', '.join(result.other_filters)}{warned}"
     warned = printable(warned)
@@ -300,14 +300,14 @@ def draw_evolution(evolution: "Evolution", ax: Any = None) -> Any:
         except ImportError as error:
             raise ImportError("matplotlib is not installed: pip install matplotlib") from error
         _, ax = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
-    steps = [step for step in evolution.steps if "probabilities" in step]
-    days = [step["mjd"] for step in steps]
+    steps = [(step.mjd, step.probabilities) for step in evolution.steps if step.probabilities]
+    days = [mjd for mjd, _ in steps]
     best: dict[str, float] = {}
-    for step in steps:
-        for name, probability in step["probabilities"].items():
+    for _, probabilities in steps:
+        for name, probability in probabilities.items():
             best[name] = max(best.get(name, 0.0), probability)
     for name in sorted(best, key=lambda name: -best[name])[:SHOWN_CLASSES]:
-        ax.plot(days, [step["probabilities"][name] for step in steps], marker=".", label=name)
+        ax.plot(days, [probabilities[name] for _, probabilities in steps], marker=".", label=name)
     ax.set(xlabel="MJD (days)", ylabel="probability", ylim=(0, 1), title=evolution.object_id)
     if steps:
         ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
@@ -332,7 +332,8 @@ def html_steps(evolution: "Evolution", rows: int) -> str:
     steps = evolution.steps
     shown = f"the last {rows} of {len(steps)} steps" if len(steps) > rows else f"{len(steps)} steps"
     changes = f"{evolution.class_changes} changes of the class"
-    return f"<p>{escape(evolution.object_id)} {shown}, {changes}</p>{_html(heads, steps[-rows:])}"
+    table = _html(heads, [step.members() for step in steps[-rows:]])
+    return f"<p>{escape(evolution.object_id)} {shown}, {changes}</p>{table}"
 
 
 def _html(heads: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

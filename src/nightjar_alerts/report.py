@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from nightjar_alerts.alerts.files import exit_status
+from nightjar_alerts.core.result import Status
 from nightjar_alerts.inputs import UnreadFile
 from nightjar_alerts.results import Result, summary_of
 
@@ -14,7 +15,7 @@ SHOWN: Final = 10
 
 
 @dataclass(slots=True)
-class Report:
+class RunReport:
     """Summary of a run.
 
     Attributes
@@ -29,7 +30,7 @@ class Report:
     """
 
     inputs: int = 0
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: Counter[tuple[Status, str]] = field(default_factory=Counter)
     unread: int = 0
     shown: list[tuple[str, str]] = field(default_factory=list)
     others: int = 0
@@ -44,9 +45,9 @@ class Report:
         for result in results:
             self.other_filters.update(result.other_filters)
             for warning in result.warnings:
-                first = (0, warning["detail"], result.object_id or name)
-                count, detail, first_name = self.warnings.get(warning["reason"], first)
-                self.warnings[warning["reason"]] = (count + 1, detail, first_name)
+                first = (0, warning.detail, result.object_id or name)
+                count, detail, first_name = self.warnings.get(warning.reason, first)
+                self.warnings[warning.reason] = (count + 1, detail, first_name)
 
     def add_unread(self, item: UnreadFile) -> None:
         """Count a file that was not read."""

@@ -6,19 +6,34 @@
     results = Classifier().classify("supernovae.csv")
     results.to_pandas()
 
-A result has the fields of the service's JSON (docs/answers.md), and :meth:`Result.to_dict` returns them.
+A result has the fields of the service's JSON (docs/answers.md), which :mod:`nightjar_alerts.core.result` declares, and
+:meth:`Result.to_dict` returns them.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts import pictures
+from nightjar_alerts.core.errors import FieldError
+from nightjar_alerts.core.result import (
+    Abstained,
+    Classified,
+    ClassifierProvenance,
+    EvolutionFields,
+    EvolutionStep,
+    Experts,
+    PhotometryWarning,
+    ResultFields,
+    Status,
+    Subtype,
+)
+from nightjar_alerts.core.schemas import descriptions
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.outputs import COLUMNS, arrow_table, astropy_table, open_output
 
@@ -28,26 +43,93 @@ SHOWN_ROWS = 20
 Source = LightCurve | Callable[[], LightCurve | None] | None
 
 
+_DESCRIPTIONS = descriptions(Classified, Abstained, EvolutionFields)
+T = TypeVar("T")
+
+
+class _Field(Generic[T]):
+    """Read-only attribute of a result or an evolution: a field of :mod:`core.result`, which describes it.
+
+    Parameters
+    ----------
+    absent : returns the value where the result does not have the field.
+    """
+
+    def __init__(self, absent: Callable[[], T]) -> None:
+        self._absent = absent
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        text = _DESCRIPTIONS[name]
+        self.__doc__ = f"{text[:1].upper()}{text[1:]}. {self._absent()!r} if the result does not have it."
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, owner: "Result | Evolution", kind: type) -> T: ...
+    def __get__(self, owner: "Result | Evolution | None", kind: type) -> T | Self:
+        if owner is None:
+            return self
+        value: T | None = getattr(owner.fields, self._name, None)
+        return self._absent() if value is None else value
+
+    def __set__(self, owner: "Result | Evolution", value: T) -> None:
+        raise AttributeError(f"{self._name} cannot be set")
+
+
+def _none() -> None:
+    return None
+
+
 class Result:
     """Result of one light curve: its classification, or the reason why there is none.
 
     Attributes
     ----------
+    fields : fields of the result as in the service's JSON (:mod:`nightjar_alerts.core.result`).
     model : name, version and hash of the model, as in responses of the service.
     """
 
-    __slots__ = ("_document", "_source", "model")
+    __slots__ = ("_source", "fields", "model")
 
-    def __init__(self, document: dict[str, Any], model: Mapping[str, str], source: Source = None) -> None:
-        self._document, self._source = document, source
+    def __init__(self, fields: ResultFields, model: ClassifierProvenance, source: Source = None) -> None:
+        self.fields, self._source = fields, source
         self.model = model
+
+    survey = _Field[str | None](_none)
+    schema_version = _Field[str | None](_none)
+    alert_id = _Field[str | None](_none)
+    object_id = _Field[str](str)
+    filters = _Field[dict[str, str]](dict)
+    warnings = _Field[list[PhotometryWarning]](list)
+    class_name = _Field[str | None](_none)
+    class_id = _Field[int | None](_none)
+    confidence = _Field[float | None](_none)
+    probabilities = _Field[dict[str, float]](dict)
+    hierarchy = _Field[dict[str, float]](dict)
+    novelty = _Field[float | None](_none)
+    unusual = _Field[bool | None](_none)
+    prediction_set = _Field[list[str] | None](_none)
+    coverage = _Field[float | None](_none)
+    evidence = _Field[list[str]](list)
+    points_per_band = _Field[dict[str, int]](dict)
+    truncated = _Field[bool](bool)
+    metadata_missing = _Field[int | None](_none)
+    duplicates = _Field[int](int)
+    other_filters = _Field[dict[str, int]](dict)
+    dropped_points = _Field[dict[str, int]](dict)
+    subtype = _Field[Subtype | None](_none)
+    experts = _Field[Experts | None](_none)
+    reason = _Field[str](str)
+    detail = _Field[str](str)
+    errors = _Field[list[FieldError]](list)
 
     def __repr__(self) -> str:
         """Return the object id and the class, or the reason why there is none, in one line."""
         if not self.classified:
             return f"Result({self.object_id!r}, {self.status!r}, reason={self.reason!r}, detail={self.detail!r})"
         novel = "" if self.unusual is None else f", unusual={self.unusual}"
-        warned = f", warnings={[warning['reason'] for warning in self.warnings]}" if self.warnings else ""
+        warned = f", warnings={[warning.reason for warning in self.warnings]}" if self.warnings else ""
         return (
             f"Result({self.object_id!r}, {self.class_name!r}, confidence={self.confidence:.3f}, "
             f"prediction_set={self.prediction_set}{novel}{warned})"
@@ -60,106 +142,20 @@ class Result:
     __hash__ = None  # type: ignore[assignment]  # the fields of a result are not hashable
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """``classified``, ``abstained`` (not for this model), ``rejected`` (invalid) or ``failed``."""
-        return str(self._document["status"])
+        return self.fields.status
 
     @property
     def classified(self) -> bool:
         """True if the light curve has a class."""
-        return self.status == "classified"
-
-    @property
-    def object_id(self) -> str:
-        """Name of the object, empty if none was given."""
-        return str(self._document.get("object_id", ""))
-
-    @property
-    def class_name(self) -> str | None:
-        """Most probable class; None unless classified."""
-        return self._document.get("class")
-
-    @property
-    def confidence(self) -> float | None:
-        """Probability of the most probable class; None unless classified."""
-        return self._document.get("confidence")
-
-    @property
-    def probabilities(self) -> dict[str, float]:
-        """Probability of every class; they sum to 1. Empty unless classified."""
-        return dict(self._document.get("probabilities", {}))
-
-    @property
-    def hierarchy(self) -> dict[str, float]:
-        """Probability of every group of classes. Empty unless classified."""
-        return dict(self._document.get("hierarchy", {}))
-
-    @property
-    def prediction_set(self) -> list[str] | None:
-        """Classes in the prediction set, the most probable first; None if the model has no sets or it is unusual."""
-        members = self._document.get("prediction_set")
-        return None if members is None else list(members)
-
-    @property
-    def coverage(self) -> float | None:
-        """Coverage of the prediction set: nominal probability that it contains the true class."""
-        return self._document.get("coverage")
-
-    @property
-    def unusual(self) -> bool | None:
-        """True if the light curve is unlike the training data; None if the model has no novelty score."""
-        return self._document.get("unusual")
-
-    @property
-    def novelty(self) -> float | None:
-        """Fraction of known objects that are less unusual, 0 to 1; None if the model has no novelty score."""
-        return self._document.get("novelty")
-
-    @property
-    def evidence(self) -> list[str]:
-        """Descriptions of the evidence from metadata that the probabilities include."""
-        return list(self._document.get("evidence", ()))
+        return isinstance(self.fields, Classified)
 
     @property
     def embedding(self) -> NDArray[np.float32] | None:
         """Embedding of the network, shape (dim,); None unless requested."""
-        values = self._document.get("embedding")
+        values = getattr(self.fields, "embedding", None)
         return None if values is None else np.asarray(values, np.float32)
-
-    @property
-    def experts(self) -> dict[str, Any] | None:
-        """Experts chosen for the observations, by layer and band; None unless requested and the model has experts."""
-        return self._document.get("experts")
-
-    @property
-    def reason(self) -> str:
-        """Machine-readable reason why there is no class; empty if classified."""
-        return str(self._document.get("reason", ""))
-
-    @property
-    def detail(self) -> str:
-        """Human-readable explanation of the reason; empty if classified."""
-        return str(self._document.get("detail", ""))
-
-    @property
-    def errors(self) -> list[dict[str, str]]:
-        """Invalid values, each with ``pointer``, ``reason`` and ``detail``."""
-        return [dict(error) for error in self._document.get("errors", ())]
-
-    @property
-    def warnings(self) -> list[dict[str, str]]:
-        """Probable errors in the values, such as a wrong unit, each with ``reason`` and ``detail``."""
-        return [dict(warning) for warning in self._document.get("warnings", ())]
-
-    @property
-    def points_per_band(self) -> dict[str, int]:
-        """Number of observations that the network saw, by band."""
-        return dict(self._document.get("points_per_band", {}))
-
-    @property
-    def other_filters(self) -> dict[str, int]:
-        """Number of observations that the network does not use because of their filter, by filter."""
-        return dict(self._document.get("other_filters", {}))
 
     @property
     def light_curve(self) -> LightCurve | None:
@@ -169,26 +165,22 @@ class Result:
         return self._source
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result with the fields of the service's JSON; do not modify the values of the dictionary."""
-        document = self._document.copy()
-        if isinstance(document.get("embedding"), np.ndarray):
-            document["embedding"] = document["embedding"].tolist()
-        return document
+        """Return the result with the fields of the service's JSON."""
+        return self.fields.to_dict()
 
     def row(self, probabilities: bool = False) -> dict[str, Any]:
         """Return a row of a table: the values of :data:`COLUMNS` and, if requested, the probability of each class."""
-        document = self._document
         row = {
             "object_id": self.object_id,
-            "class": document.get("class"),
-            "confidence": document.get("confidence"),
-            "prediction_set": document.get("prediction_set"),
-            "unusual": document.get("unusual"),
-            "status": document["status"],
-            "reason": document.get("reason", ""),
-            "warnings": [warning["reason"] for warning in document.get("warnings", ())],
+            "class": self.class_name,
+            "confidence": self.confidence,
+            "prediction_set": self.prediction_set,
+            "unusual": self.unusual,
+            "status": self.status,
+            "reason": self.reason,
+            "warnings": [warning.reason for warning in self.warnings],
         }
-        return row | document.get("probabilities", {}) if probabilities else row
+        return row | self.probabilities if probabilities else row
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the light curve and the most probable classes with matplotlib; returns the axes.
@@ -212,23 +204,21 @@ class ModelNames:
     """Sets the field ``model`` of a call's results as in a response: only if it differs from the first result's."""
 
     def __init__(self) -> None:
-        self._first: Mapping[str, str] | None = None
+        self._first: ClassifierProvenance | None = None
 
     def __call__(self, result: Result) -> Result:
         """Set or remove the field ``model`` of a result; return the result."""
         self._first = self._first or result.model
-        result._document.pop("model", None)
-        if result.model != self._first:
-            result._document["model"] = result.model
+        result.fields.model = None if result.model == self._first else result.model
         return result
 
 
-def light_curve_error(errors: Sequence[Mapping[str, str]]) -> LightCurveError:
+def light_curve_error(errors: Sequence[FieldError]) -> LightCurveError:
     """Return the exception for the first error of a light curve, with the others as notes."""
     first, *others = errors
-    error = LightCurveError(first["pointer"], first["reason"], f"{first['pointer'].lstrip('/')}: {first['detail']}")
+    error = LightCurveError(first.pointer, first.reason, f"{first.pointer.lstrip('/')}: {first.detail}")
     for other in others:
-        error.add_note(f"{other['pointer'].lstrip('/')}: {other['detail']}")
+        error.add_note(f"{other.pointer.lstrip('/')}: {other.detail}")
     return error
 
 
@@ -237,66 +227,43 @@ class Evolution:
 
     Attributes
     ----------
+    fields : fields of the evolution as in the service's JSON (:class:`nightjar_alerts.core.result.EvolutionFields`).
     model : name, version and hash of the model, as in responses of the service.
     light_curve : light curve that was classified; None if it could not be read.
     """
 
     def __init__(
-        self, document: dict[str, Any], model: Mapping[str, str], light_curve: LightCurve | None = None
+        self, fields: EvolutionFields, model: ClassifierProvenance, light_curve: LightCurve | None = None
     ) -> None:
-        self._document = document
+        self.fields = fields
         self.model, self.light_curve = model, light_curve
+
+    object_id = _Field[str](str)
+    detections = _Field[int](int)
+    sampled = _Field[bool](bool)
+    class_changes = _Field[int](int)
+    last_change_mjd = _Field[float | None](_none)
+    recent_variation = _Field[float | None](_none)
+    steps = _Field[list[EvolutionStep]](list)
 
     def __repr__(self) -> str:
         """Return the object id, the last class and the number of changes of the class, in one line."""
-        last = next((step for step in reversed(self.steps) if "class" in step), None)
-        shown = "" if last is None else f"{last['class']!r} since MJD {self._class_since():.2f}, "
+        classified = [step for step in self.steps if step.class_name is not None]
+        since = self.last_change_mjd
+        shown = ""
+        if classified:
+            shown = f"{classified[-1].class_name!r} since MJD {classified[0].mjd if since is None else since:.2f}, "
         return f"Evolution({self.object_id!r}, {shown}{len(self.steps)} steps, class_changes={self.class_changes})"
-
-    def _class_since(self) -> float:
-        first = next(step["mjd"] for step in self.steps if "class" in step)
-        return float(first if self.last_change_mjd is None else self.last_change_mjd)
-
-    @property
-    def object_id(self) -> str:
-        """Name of the object, empty if none was given."""
-        return str(self._document["object_id"])
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        """Classification after each detection, with ``mjd``, ``detections`` and the fields of a result."""
-        return list(self._document["steps"])
-
-    @property
-    def sampled(self) -> bool:
-        """True if the steps are a sample of the detections."""
-        return bool(self._document["sampled"])
-
-    @property
-    def class_changes(self) -> int:
-        """Number of steps whose most probable class differs from that of the previous step."""
-        return int(self._document["class_changes"])
-
-    @property
-    def last_change_mjd(self) -> float | None:
-        """Time (MJD) of the last change of the class; None if it never changed."""
-        mjd: float | None = self._document["last_change_mjd"]
-        return mjd
-
-    @property
-    def recent_variation(self) -> float | None:
-        """Mean total-variation distance of the successive posteriors of the last five steps; None for one step."""
-        variation: float | None = self._document["recent_variation"]
-        return variation
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evolution with the fields of the service's JSON, without the model."""
-        return self._document.copy()
+        return self.fields.to_dict()
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row per step: time, detections, class and a probability per class."""
         rows = [
-            {name: value for name, value in step.items() if name != "probabilities"} | step.get("probabilities", {})
+            {name: value for name, value in step.members().items() if name != "probabilities"}
+            | (step.probabilities or {})
             for step in self.steps
         ]
         return _library("pandas").DataFrame(rows)
@@ -401,7 +368,7 @@ def summary(results: Iterable[Result]) -> str:
     return summary_of(counts)
 
 
-def summary_of(counts: Mapping[tuple[str, str], int]) -> str:
+def summary_of(counts: Mapping[tuple[Status, str], int]) -> str:
     """Return the numbers by status and reason as text, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     texts = [f"{count:,} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in ordered]

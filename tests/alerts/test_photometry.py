@@ -99,6 +99,11 @@ def test_ztf_time_is_moved_to_mid_exposure_in_tai() -> None:
     np.testing.assert_allclose((candidates((2460000.5, 1, 18.0, 0.1, "t")).mjd - start) * DAY, 37 + 15, atol=1e-5)
 
 
+def test_is_mjd_other_times_are_none() -> None:
+    times = np.array([15_019.9, 15_020.0, 60_000.0, 2_460_000.5, np.nan])
+    assert photometry.is_mjd(times).tolist() == [False, True, True, False, False]
+
+
 def test_leap_seconds() -> None:
     days = np.array([50000.0, 56108.9, 56109.0, 57203.9, 57204.0, 57753.9, 57754.0, 61000.0])
     assert tai_minus_utc(days).tolist() == [34, 34, 35, 35, 36, 36, 37, 37]

@@ -302,3 +302,29 @@ def test_ztf_alerts_as_fink_rewrites_them() -> None:
     assert plain.curve is not None
     assert packet.curve.flux.tolist() == plain.curve.flux.tolist()
     assert (packet.survey, packet.schema_version, packet.object_id) == ("ztf", "3.3", plain.object_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "position"),
+    [
+        ("ztf_ZTF26dqoimhj", (314.1153373941779, -36.06151980930917)),
+        ("elasticc_9876522430000005", (100.96327311359346, -0.583548120504549)),
+        ("lsst_9876522420000003", (1.685516070574522, -0.8546539851105376)),
+    ],
+)
+def test_packet_states_the_position_of_its_object(name: str, position: tuple[float, float]) -> None:
+    data = (Path(__file__).parents[2] / "service" / "samples" / f"{name}.avro").read_bytes()
+    (packet,) = read_packet(data)
+    assert isinstance(packet, Packet)
+    assert packet.curve is not None
+    assert (packet.curve.ra, packet.curve.dec) == pytest.approx(position, abs=1e-12)
+
+
+@pytest.mark.parametrize("position", [{"ra": -1.0}, {"dec": 91.0}, {"ra": None}, {"dec": "north"}])
+def test_packet_without_a_valid_position_has_none(position: dict[str, Any]) -> None:
+    alert = alerts.ztf_alert()
+    alert["candidate"] |= {"ra": 10.0, "dec": 5.0} | position
+    (packet,) = read_packet(alerts.plain_json(alert).encode())
+    assert isinstance(packet, Packet)
+    assert packet.curve is not None
+    assert (packet.curve.ra, packet.curve.dec) == (None, None)

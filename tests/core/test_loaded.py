@@ -8,14 +8,14 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
 from nightjar_alerts.models.runtime import OnnxGraph
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.inference import DataPlane
+from nightjar_alerts.service.inference import Predictor
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.curves import random_curve
 
@@ -53,7 +53,7 @@ def test_load_model_manifest_with_other_outputs_raises(tiny_bundle: Path, tmp_pa
 
 def test_graph_trim_does_not_change_results(model: LoadedModel) -> None:
     assert isinstance(model.graph, OnnxGraph)
-    adapter = TaskAdapter(model.bundle.manifest)
+    adapter = Adapter(model.bundle.manifest)
     large, small = (
         adapter.assemble(dummy_batch(adapter, shape)) for shape in (BatchShape(32, 128, 64), BatchShape(1, 4, 0))
     )
@@ -65,21 +65,21 @@ def test_graph_trim_does_not_change_results(model: LoadedModel) -> None:
 
 async def test_engine_result_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(3), Metrics(), model.bundle.manifest
-    adapter = TaskAdapter(manifest)
-    recorder = metrics.model(model.bundle)
+    adapter = Adapter(manifest)
+    model_metrics = metrics.model(model.bundle)
     curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
     engine = Engine(
         model.graph,
         adapter,
         model.cost,
         EngineOptions(workers=2),
-        listener=recorder.record_run,
+        listener=model_metrics.record_run,
     )
     await engine.start()
-    plane = DataPlane(engine, adapter, recorder)
-    together = await plane.infer(curves)
-    one_by_one = [outcome for curve in curves for outcome in await plane.infer([curve])]
-    at_once = await asyncio.gather(*(plane.infer([curve]) for curve in curves))
+    predictor = Predictor(engine, adapter, model_metrics)
+    together = await predictor.infer(curves)
+    one_by_one = [outcome for curve in curves for outcome in await predictor.infer([curve])]
+    at_once = await asyncio.gather(*(predictor.infer([curve]) for curve in curves))
     await engine.stop()
     assert max(o.prediction.batch_size for o in together if o.prediction) > 1
     for curve, outcomes in zip(curves, zip(together, one_by_one, (o for [o] in at_once), strict=True), strict=True):
@@ -95,17 +95,17 @@ async def test_engine_result_does_not_depend_on_batch_mates(model: LoadedModel) 
 
 async def test_engine_expert_loads_reach_the_metrics(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
-    adapter = TaskAdapter(manifest)
-    recorder = metrics.model(model.bundle)
+    adapter = Adapter(manifest)
+    model_metrics = metrics.model(model.bundle)
     engine = Engine(
         model.graph,
         adapter,
         model.cost,
         EngineOptions(workers=1),
-        listener=recorder.record_run,
+        listener=model_metrics.record_run,
     )
     await engine.start()
-    outcomes = await DataPlane(engine, adapter, recorder).infer([random_curve(rng, 40) for _ in range(5)])
+    outcomes = await Predictor(engine, adapter, model_metrics).infer([random_curve(rng, 40) for _ in range(5)])
     await engine.stop()
     loads: dict[str, float] = {}
     for family in metrics.registry.collect():

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.load import LoadedModel, check_bundle, load_model
 from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models import native
@@ -46,7 +46,7 @@ def test_load_model_lists_its_native_kernels_with_equal_results(bundle: Path) ->
     with_kernels, without = loaded(bundle, "on"), loaded(bundle, "off")
     assert (with_kernels.kernels, without.kernels) == ((STATISTICS,), ())
     assert with_kernels.golden_error < GOLDEN_TOLERANCE
-    adapter = TaskAdapter(with_kernels.bundle.manifest)
+    adapter = Adapter(with_kernels.bundle.manifest)
     inputs = adapter.assemble(dummy_batch(adapter, BatchShape(8, 40, 20)))
     expected = without.graph(inputs)["probabilities"]
     np.testing.assert_allclose(with_kernels.graph(inputs)["probabilities"], expected, atol=1e-4)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from nightjar_alerts.core.adapter import Arrays, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Arrays
 from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.core.warmup import MIN_SAMPLES, WARM_UP_SHAPES, measure
 from nightjar_alerts.models.lightcurve import Limits
 from support.graphs import EchoGraph, echo_manifest
 
-ADAPTER = TaskAdapter(echo_manifest())
+ADAPTER = Adapter(echo_manifest())
 
 
 class FakeClock:
@@ -48,5 +48,5 @@ def test_dummy_batch_respects_the_limits_of_the_network() -> None:
         longest = max(longest, inputs["mask"].shape[1])
         return inputs
 
-    measure(watched, TaskAdapter(echo_manifest(Limits(max_points_per_band=10))), repeats=1)
+    measure(watched, Adapter(echo_manifest(Limits(max_points_per_band=10))), repeats=1)
     assert longest == 60

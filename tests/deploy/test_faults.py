@@ -1,7 +1,8 @@
 """Every alerting rule fires when a real fault happens: real processes, a real Prometheus with the shipped rules.
 
 Durations of the rules are scaled (:func:`deploy.monitoring.scaled`); thresholds are the shipped ones. The processes run
-under job names of their own.
+under job names of their own. Faults that do not disturb each other happen at the same time: those of the worker while
+the service has usual requests, and afterwards most of the service's.
 """
 
 import asyncio
@@ -19,12 +20,11 @@ import orjson
 import pytest
 import yaml
 
-from deploy.bench.http_load import Request, drive, request
+from deploy.bench.http_load import HttpRequest, drive, request
 from deploy.bench.stream import Redis, feed, worker
 from deploy.bench.workload import visit
 from deploy.monitoring import (
     RULES,
-    SECONDS,
     Prometheus,
     classify,
     copy_bundle,
@@ -51,6 +51,10 @@ pytestmark = [
 
 PATIENCE_SECONDS = 600.0
 SERVICE, RESTARTED, WORKER = "classifiers", "restarted-classifiers", "alert-classifiers"
+SECONDS = {"m": 1, "h": 10, "d": 90}
+"""An hour holds ten scrapes; a day is much longer than what it is compared with."""
+HISTORY_SECONDS = 60.0
+"""What the rules compare the faults with: most of a day."""
 SLOWER = {"m": 20, "h": 20, "d": 120}
 """Minutes of NightjarRestarting: four starts must fit into its window, however slow the machine is."""
 
@@ -62,15 +66,16 @@ def curve(flux: float, points: int = 8, survey: str = "", error: float = 1.0) ->
 
 
 USUAL, UNUSUAL = classify([curve(-500.0)] * 50), classify([curve(5000.0)] * 50)
-OTHER_UNIT = classify([curve(-500.0, survey="ztf", error=36.0)] * 50)
+OTHER_UNIT = classify([curve(5000.0, survey="ztf", error=36.0)] * 50)
 ABSTAINED = classify([curve(-500.0, FEWEST_POINTS - 1)] * 50)
+MANY = classify([curve(-500.0)] * 300)
 REJECTED = classify([without_band(curve(-500.0))] * 50)
 FAILED, TOO_LARGE = (request("/v1/classify", orjson.dumps(curve(kind["flux"]))) for kind in (FAILING, GREEDY))
 
 
 def rules() -> dict[str, Any]:
     """The shipped rules, scaled."""
-    changed = scaled_rules()
+    changed = scaled_rules(SECONDS)
     shipped = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     for rule, original in zip((rule for group in changed["groups"] for rule in group["rules"]), shipped, strict=True):
         if rule.get("alert") == "NightjarRestarting":
@@ -114,12 +119,12 @@ class Watch:
             assert time.monotonic() - asked < PATIENCE_SECONDS, f"{alert} did not fire for {job}"
             time.sleep(0.5)
 
-    def send(self, *requests: Request, clients: int = 1) -> None:
+    def send(self, *requests: HttpRequest, clients: int = 1) -> None:
         """Send requests to the service."""
         asyncio.run(drive(self.service.port, list(requests), clients))
 
     @contextmanager
-    def sending(self, *requests: Request, clients: int = 1, pause: float = 0.3) -> Iterator[None]:
+    def sending(self, *requests: HttpRequest, clients: int = 1, pause: float = 0.3) -> Iterator[None]:
         """Send requests to the service again and again until the block ends."""
         with repeated(lambda _: self.send(*requests, clients=clients), pause):
             yield
@@ -159,32 +164,34 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
 
 def test_every_rule_fires_at_a_real_fault(watch: Watch) -> None:
     alerts = sorted(visit(200, seed=1), key=len)[:100]
-    with repeated(lambda number: feed(watch.source, alerts[number % 90 :][:10]), pause=0.3):
-        began = time.monotonic()
-        with watch.sending(USUAL):
+    began = time.monotonic()
+    with watch.sending(USUAL):
+        with repeated(lambda number: feed(watch.source, alerts[number % 90 :][:10]), pause=0.3):
             check_restarts(watch)
-            time.sleep(max(0.0, began + SECONDS["h"] * 5 - time.monotonic()))
-    silent = time.monotonic()
+        check_worker(watch, alerts)
+        silent = time.monotonic()
+        time.sleep(max(0.0, began + HISTORY_SECONDS - time.monotonic()))
 
-    # The stream is silent; its rule fires later, at the hour of yesterday's alerts.
-    with watch.sending(UNUSUAL):
-        watch.wait_for("NightjarUnusualObjects", SERVICE)
-        watch.wait_for("NightjarClassMixShifted", SERVICE)
-    with watch.sending(OTHER_UNIT):
-        watch.wait_for("NightjarInputDrift", SERVICE)
+    # The stream is silent from now on; its rule fires later, a day after the alerts.
+    copy_bundle(watch.bundle.path, watch.folder / "repository" / "damaged", "999.0.0", damage=True)
+    with watch.sending(UNUSUAL, OTHER_UNIT, REJECTED, FAILED, TOO_LARGE):
+        for alert in (
+            *("NightjarUnusualObjects", "NightjarClassMixShifted", "NightjarInputDrift", "NightjarRejectedObjects"),
+            *("NightjarServerErrors", "NightjarEngineFault", "NightjarModelNotLoaded"),
+        ):
+            watch.wait_for(alert, SERVICE)
     with watch.sending(ABSTAINED):
         watch.wait_for("NightjarAbstainedObjects", SERVICE)
-    with watch.sending(REJECTED):
-        watch.wait_for("NightjarRejectedObjects", SERVICE)
-    with watch.sending(FAILED, TOO_LARGE, USUAL):
-        watch.wait_for("NightjarServerErrors", SERVICE)
-        watch.wait_for("NightjarEngineFault", SERVICE)
-    with watch.sending(*[classify([curve(-500.0)] * 2000)] * 32, clients=16):
+    with watch.sending(*[MANY] * 32, clients=32):  # more at once than can wait
         watch.wait_for("NightjarRefusing", SERVICE)
-    copy_bundle(watch.bundle.path, watch.folder / "repository" / "damaged", "999.0.0", damage=True)
-    watch.wait_for("NightjarModelNotLoaded", SERVICE)
     watch.wait_for("NightjarStreamSilent", WORKER, since=silent)
 
+    shipped = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert watch.seen == {rule["alert"] for rule in shipped if "alert" in rule}
+
+
+def check_worker(watch: Watch, alerts: list[bytes]) -> None:
+    """Feed the worker messages that are no alerts, and take its brokers away."""
     with repeated(lambda _: feed(watch.source, [b"not an alert", *alerts[:5]]), pause=0.1):
         watch.wait_for("NightjarDeadLetters", WORKER)
         watch.sink.kill()
@@ -194,9 +201,6 @@ def test_every_rule_fires_at_a_real_fault(watch: Watch) -> None:
     watch.broker.kill()
     watch.wait_for("NightjarStreamNotReady", WORKER)
     watch.broker.start()
-
-    shipped = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    assert watch.seen == {rule["alert"] for rule in shipped if "alert" in rule}
 
 
 def check_restarts(watch: Watch) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from deploy.bench.http_load import (
     HOST,
     HttpReply,
+    HttpRequest,
     PlanOutcome,
-    Request,
     drive,
     quantile,
     read_plan,
@@ -25,7 +25,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def drive_against(handler: Handler, plan: list[Request], clients: int) -> PlanOutcome:
+async def drive_against(handler: Handler, plan: list[HttpRequest], clients: int) -> PlanOutcome:
     server = await asyncio.start_server(handler, HOST, 0)
     async with server:
         return await asyncio.wait_for(drive(server.sockets[0].getsockname()[1], plan, clients), timeout=10)
@@ -33,7 +33,7 @@ async def drive_against(handler: Handler, plan: list[Request], clients: int) -> 
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=8))
 def test_a_plan_survives_its_file(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[bytes, bool]]) -> None:
-    plan = [Request(data, vanish) for data, vanish in pairs]
+    plan = [HttpRequest(data, vanish) for data, vanish in pairs]
     path = tmp_path_factory.mktemp("plan") / "plan"
     write_plan(path, plan)
     assert read_plan(path) == plan
@@ -105,5 +105,5 @@ async def test_a_vanishing_client_does_not_wait() -> None:
         await reader.read()
         writer.close()
 
-    outcome = await drive_against(never, [Request(request("/").data, vanish=True)] * 3, clients=2)
+    outcome = await drive_against(never, [HttpRequest(request("/").data, vanish=True)] * 3, clients=2)
     assert outcome.statuses == {"vanished": 3}

@@ -35,7 +35,7 @@ def processor(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
 
 @pytest.mark.parametrize("level", X86, ids=lambda level: level.name)
 def test_find_on_a_processor_returns_its_highest_level(
-    level: native.Level, built: Path, monkeypatch: pytest.MonkeyPatch
+    level: native.CpuLevel, built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processor(monkeypatch, *level.features, "some_newer_feature")
     assert find(built).name.startswith(f"{level.name}-")

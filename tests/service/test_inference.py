@@ -1,4 +1,4 @@
-"""Data plane with a real engine: one outcome per item, rejected requests, no leftover work."""
+"""Predictor with a real engine: one outcome per item, rejected requests, no leftover work."""
 
 import asyncio
 import sys
@@ -10,15 +10,15 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.cost import CostModel
-from nightjar_alerts.core.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.core.items import OUTSIDE_DOMAIN, Item, Outcome, Skipped
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.drift import LIMITS, WINDOW
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.inference import DataPlane, InferOptions
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from nightjar_alerts.service.inference import InferOptions, Predictor
 from nightjar_alerts.service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, model_input, poison
 from support.statistics import survey_statistics
@@ -32,7 +32,7 @@ BUNDLE = Bundle(Path("echo"), MANIFEST.model_copy(update={"survey_statistics": S
 class Service:
     graph: EchoGraph
     engine: Engine
-    plane: DataPlane
+    predictor: Predictor
     metrics: Metrics
 
     def outcomes(self, survey: str, status: str, reason: str = "") -> float:
@@ -59,11 +59,11 @@ class Service:
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    graph, metrics, adapter = EchoGraph(), Metrics(), TaskAdapter(BUNDLE.manifest)
-    recorder, options = metrics.model(BUNDLE), EngineOptions(workers=1, max_queued_seconds=0.05)
-    engine = Engine(graph, adapter, CostModel(1e-3, 1e-6, 0.0), options, listener=recorder.record_run)
+    graph, metrics, adapter = EchoGraph(), Metrics(), Adapter(BUNDLE.manifest)
+    model_metrics, options = metrics.model(BUNDLE), EngineOptions(workers=1, max_queued_seconds=0.05)
+    engine = Engine(graph, adapter, CostModel(1e-3, 1e-6, 0.0), options, listener=model_metrics.record_run)
     await engine.start()
-    yield Service(graph, engine, DataPlane(engine, adapter, recorder), metrics)
+    yield Service(graph, engine, Predictor(engine, adapter, model_metrics), metrics)
     graph.release()
     await engine.stop()
 
@@ -82,7 +82,7 @@ async def test_infer_returns_one_outcome_per_item_in_order(service: Service) -> 
         Skipped("rejected", "unknown_schema"),
         curve(3),
     ]
-    outcomes = await service.plane.infer(items, InferOptions(surveys="lsst"))
+    outcomes = await service.predictor.infer(items, InferOptions(surveys="lsst"))
     assert markers(outcomes) == [1, None, 2, None, None, 3]
     assert [(item.status, item.reason) for item in outcomes] == [
         ("classified", ""),
@@ -103,13 +103,13 @@ async def test_infer_returns_one_outcome_per_item_in_order(service: Service) -> 
 
 async def test_infer_without_light_curves_does_not_use_the_engine(service: Service) -> None:
     await service.engine.drain(1)
-    assert await service.plane.infer([]) == []
-    [outcome] = await service.plane.infer([Skipped("abstained", "no_points")])
+    assert await service.predictor.infer([]) == []
+    [outcome] = await service.predictor.infer([Skipped("abstained", "no_points")])
     assert outcome.status == "abstained"
 
 
 async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
-    [outcome] = await service.plane.infer([curve(1, length=50)])
+    [outcome] = await service.predictor.infer([curve(1, length=50)])
     assert outcome.truncated
     assert outcome.points_per_band[2] == 20
     await service.engine.drain(5)  # what a worker counts, it counts once the answers are out
@@ -117,14 +117,14 @@ async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
 
 
 async def test_surveys_are_counted_apart(service: Service) -> None:
-    await service.plane.infer([curve(1), curve(2)], InferOptions(surveys=["ztf", "lsst"]))
+    await service.predictor.infer([curve(1), curve(2)], InferOptions(surveys=["ztf", "lsst"]))
     assert service.outcomes("ztf", "classified") == service.outcomes("lsst", "classified") == 1
 
 
 async def test_window_of_a_survey_is_compared_with_the_training_data(service: Service) -> None:
     async def send(items: Sequence[Item], times: int, surveys: str, *, is_history: bool = False) -> None:
         for _ in range(times):  # fewer than the queue takes
-            await service.plane.infer(items, InferOptions(surveys=surveys, is_history=is_history))
+            await service.predictor.infer(items, InferOptions(surveys=surveys, is_history=is_history))
 
     usual, invalid = curve(10.0), LightCurveError("/flux", "empty", "")
     skipped = Skipped("abstained", OUTSIDE_DOMAIN, curve=usual)
@@ -161,7 +161,7 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
             ticks += 1
 
     ticker = asyncio.create_task(tick())
-    outcomes = await service.plane.infer(curves)
+    outcomes = await service.predictor.infer(curves)
     ticker.cancel()
     assert markers(outcomes) == list(range(200))
     assert ticks > 5
@@ -169,10 +169,10 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
 
 async def test_infer_overload_rejects_the_whole_request_early(service: Service) -> None:
     await service.occupied()
-    waiting = asyncio.create_task(service.plane.infer([curve(1)]))
+    waiting = asyncio.create_task(service.predictor.infer([curve(1)]))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await service.plane.infer([curve(marker) for marker in range(100)])
+        await service.predictor.infer([curve(marker) for marker in range(100)])
     assert (
         service.metrics.registry.get_sample_value("nightjar_stage_duration_seconds_count", {"stage": "featurise"}) == 1
     )
@@ -183,7 +183,7 @@ async def test_infer_overload_rejects_the_whole_request_early(service: Service) 
 async def test_infer_deadline_missed_by_all_raises(service: Service) -> None:
     await service.occupied()
     with pytest.raises(DeadlineExceeded):
-        await service.plane.infer([curve(1), curve(2)], InferOptions(deadline=monotonic() + 0.03))
+        await service.predictor.infer([curve(1), curve(2)], InferOptions(deadline=monotonic() + 0.03))
     assert service.engine.running == 1  # the worker is still held
     service.graph.release()
     assert await service.engine.drain(5)
@@ -191,11 +191,11 @@ async def test_infer_deadline_missed_by_all_raises(service: Service) -> None:
 
 
 async def test_infer_deadline_missed_by_some_fails_these(service: Service) -> None:
-    [first] = await service.plane.infer([curve(1)])
+    [first] = await service.predictor.infer([curve(1)])
     assert first.status == "classified"
     service.graph.on_marker[2.0] = service.graph.hold  # the run after the one that holds marker 2 does not end
     curves = [curve(2)] + [curve(marker, length=20) for marker in range(3, 40)]
-    outcomes = await service.plane.infer(curves, InferOptions(deadline=monotonic() + 0.2))
+    outcomes = await service.predictor.infer(curves, InferOptions(deadline=monotonic() + 0.2))
     statuses = {item.status for item in outcomes}
     assert outcomes[0].status == "classified"
     assert statuses == {"classified", "failed"}
@@ -204,13 +204,13 @@ async def test_infer_deadline_missed_by_some_fails_these(service: Service) -> No
 
 async def test_infer_past_deadline_is_not_run(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
-        await service.plane.infer([curve(1)], InferOptions(deadline=monotonic() - 1))
+        await service.predictor.infer([curve(1)], InferOptions(deadline=monotonic() - 1))
     assert service.graph.seen == []
 
 
 async def test_infer_failing_light_curve_fails_alone(service: Service) -> None:
     service.graph.on_marker[2.0] = poison
-    outcomes = await service.plane.infer([curve(marker) for marker in (1, 2, 3)])
+    outcomes = await service.predictor.infer([curve(marker) for marker in (1, 2, 3)])
     assert markers(outcomes) == [1, None, 3]
     assert (outcomes[1].status, outcomes[1].reason) == ("failed", "inference_failed")
     assert service.outcomes("none", "failed", "inference_failed") == 1
@@ -218,8 +218,8 @@ async def test_infer_failing_light_curve_fails_alone(service: Service) -> None:
 
 async def test_infer_cancelled_request_withdraws_its_light_curves(service: Service) -> None:
     await service.occupied()
-    gone = asyncio.create_task(service.plane.infer([curve(marker) for marker in range(5)]))
-    stays = asyncio.create_task(service.plane.infer([curve(9)]))
+    gone = asyncio.create_task(service.predictor.infer([curve(marker) for marker in range(5)]))
+    stays = asyncio.create_task(service.predictor.infer([curve(9)]))
     await asyncio.sleep(0)
     assert service.engine.depth == 6
     gone.cancel()
@@ -234,12 +234,12 @@ async def test_infer_cancelled_request_withdraws_its_light_curves(service: Servi
 async def test_infer_dead_engine_raises(service: Service) -> None:
     service.graph.on_marker[2.0] = sys.exit
     with pytest.raises(EngineDead):
-        await service.plane.infer([curve(1), curve(2)])
+        await service.predictor.infer([curve(1), curve(2)])
     with pytest.raises(EngineDead):
-        await service.plane.infer([curve(3)])
+        await service.predictor.infer([curve(3)])
 
 
 async def test_infer_draining_engine_raises(service: Service) -> None:
     await service.engine.drain(1)
     with pytest.raises(EngineClosed):
-        await service.plane.infer([curve(1)])
+        await service.predictor.infer([curve(1)])

@@ -159,10 +159,14 @@ def curve(points: int = 8, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def raw_head(path: str, *lines: str) -> bytes:
+    """Head of a POST as bytes; a test sends its body in its own way."""
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
 def raw_post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
     """One POST as bytes."""
-    kind = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}".encode() + body
+    return raw_head(path, f"Content-Type: {content_type}", f"Content-Length: {len(body)}") + body
 
 
 def send_until_cut_off(connection: socket.socket, data: bytes, pause: float = 0.0, times: int = 100_000) -> None:

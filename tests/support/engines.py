@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from nightjar_alerts.core.adapter import Graph, ModelInput, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Graph, ModelInput
 from nightjar_alerts.core.cost import CostModel, LiveCost
 from nightjar_alerts.core.policy import BatchLimits, Policy, choose
 from nightjar_alerts.service.engine.batch import BatchRunner, QueueEntry, RunReport
@@ -14,10 +14,10 @@ from nightjar_alerts.service.engine.watchdog import Watchdog
 from support.graphs import EchoGraph, echo_manifest, model_input
 
 COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays
-ADAPTER = TaskAdapter(echo_manifest())
+ADAPTER = Adapter(echo_manifest())
 
 
-def runner(graph: Graph, on_recovery: Callable[[], None] = lambda: None, adapter: TaskAdapter = ADAPTER) -> BatchRunner:
+def runner(graph: Graph, on_recovery: Callable[[], None] = lambda: None, adapter: Adapter = ADAPTER) -> BatchRunner:
     return BatchRunner(graph, adapter, Watchdog(LiveCost(COST), 10.0), on_recovery=on_recovery)
 
 

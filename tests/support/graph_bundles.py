@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
 from nightjar_alerts.models.posterior import Domain, Novelty
@@ -116,7 +116,7 @@ def _bundle(folder: Path, nodes: Nodes, inputs: Sequence[str], outputs: Sequence
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     onnx.checker.check_model(model)
     onnx.save(model, folder / MODEL)
-    adapter = TaskAdapter(manifest)
+    adapter = Adapter(manifest)
     made = adapter.assemble(dummy_batch(adapter, BatchShape(3, 9, 4)))
     golden = {name: made[name] for name in inputs if name in made}
     write_golden(folder, golden, run(open_session(folder / MODEL), golden))

@@ -21,9 +21,10 @@ confluent_kafka = pytest.importorskip(
     "confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'"
 )
 
-PRODUCE, OFFSET_COMMIT, LEAVE_GROUP, INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
+PRODUCE, OFFSET_COMMIT, OFFSET_FETCH, LEAVE_GROUP, INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
     0,
     8,
+    9,
     13,
     22,
     25,

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.warmup import BatchShape, dummy_batch
 from nightjar_alerts.models.bundle import MODEL, Bundle, load_bundle, write_golden, write_manifest
 from nightjar_alerts.models.runtime import open_session, run
@@ -39,7 +39,7 @@ def _scale(bundle: Bundle, factor: float) -> None:
             values = numpy_helper.to_array(node.attribute[0].t) * factor
             node.attribute[0].t.CopyFrom(numpy_helper.from_array(values.astype("float32"), "slopes"))
     onnx.save(model, bundle.path / MODEL)
-    adapter = TaskAdapter(bundle.manifest)
+    adapter = Adapter(bundle.manifest)
     golden = adapter.assemble(dummy_batch(adapter, BatchShape(3, 9, 4)))
     session = open_session(bundle.path / MODEL)
     golden = {node.name: golden[node.name] for node in session.get_inputs()}
@@ -57,7 +57,7 @@ def corrupt(path: Path) -> None:
 def lie(path: Path) -> None:
     """Give a bundle golden outputs that its graph does not give, with hashes that match."""
     bundle = load_bundle(path)
-    adapter = TaskAdapter(bundle.manifest)
+    adapter = Adapter(bundle.manifest)
     session = open_session(bundle.model)
     made = adapter.assemble(dummy_batch(adapter, BatchShape(3, 9, 4)))
     golden = {node.name: made[node.name] for node in session.get_inputs()}

@@ -630,3 +630,21 @@ def test_json_with_lists_in_lists_has_missing_values() -> None:
     body = {"object_id": "a", "mjd": [1.0, 2.0], "band": ["g", "r"], "mag": [18.0, 19.0], "mag_err": [0.1, 0.1]}
     item = only(json.dumps({**body, "mwebv": [[1.0], [2.0]]}).encode(), "t.json")
     assert (len(item.light_curve()), item.metadata) == (2, {})
+
+
+def test_table_position_is_the_middle_of_the_rows() -> None:
+    rows = [
+        *(("a", 60_000.0 + k, "g", 18.0, 0.05, ra, dec) for k, (ra, dec) in enumerate([(10, 1), (10.1, 9), (200, 2)])),
+        *(("b", 60_000.0 + k, "g", 18.0, 0.05, ra, -5) for k, ra in enumerate([359.9, 0.1, "nan"])),
+    ]
+    found = {item.object_id: (item.ra, item.dec) for item in read_table(csv_of(rows, (*NAMES, "ra", "decl")))}
+    assert found == {"a": (10.1, 2.0), "b": (0.1, -5.0)}
+    curves = [item.light_curve() for item in read_table(csv_of(rows, (*NAMES, "ra", "decl")))]
+    assert [(curve.ra, curve.dec) for curve in curves] == list(found.values())
+
+
+@pytest.mark.parametrize("position", [("12:30:00", "-5:00:00"), (400, 5), (10, -95), ("", "")])
+def test_table_position_that_is_not_in_degrees_is_left_out(position: tuple[object, object]) -> None:
+    rows = [(*row, *position) for row in ROWS]
+    for item in read_table(csv_of(rows, (*NAMES, "ra", "dec"))):
+        assert (item.ra, item.dec) == (None, None)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration, Ensemble
 from nightjar_alerts.models.lightcurve import RaggedBatch, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.networks.network import INPUTS, Output
+from nightjar_alerts.models.networks.network import INPUTS, NetworkOutput
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.training.score.confidence import EmbeddingReference, NoveltyFit
@@ -47,7 +47,7 @@ class Ensembled(nn.Module):
         super().__init__()
         self.trees, self.described = trees, described
 
-    def numbers(self, output: Output) -> Tensor:
+    def numbers(self, output: NetworkOutput) -> Tensor:
         """Return the trees' features [B, F]: statistics, NaN where undefined, and the branches' embedding."""
         if output.statistics is None:
             raise ValueError("trees need statistics, and this network has none")
@@ -55,7 +55,7 @@ class Ensembled(nn.Module):
         branches = self.trees.forest.numbers - value_BK.shape[1]
         return torch.cat([torch.where(mask_BK, value_BK, torch.nan), output.embedding_BE[:, :branches]], dim=1)
 
-    def forward(self, output: Output, mask_BL: Tensor, metadata_BF: Tensor) -> Tensor:
+    def forward(self, output: NetworkOutput, mask_BL: Tensor, metadata_BF: Tensor) -> Tensor:
         """Return the logits [B, C]."""
         trees_BC, network_BC = self.trees(self.numbers(output)).log_softmax(-1), output.logits_BC.log_softmax(-1)
         constant, per_length, redshift = self.described.coefficients
@@ -232,7 +232,7 @@ class ServedNetwork(nn.Module):
         [layers, experts], experts by band [B, layers, bands, experts] and router entropy [B, layers].
         """
         options = {"prediction_only": True} if getattr(self.network, "supports_prediction_only", False) else {}
-        output: Output = self.network(*inputs, **options)
+        output: NetworkOutput = self.network(*inputs, **options)
         mask_BL, logits_BC = inputs[self.input_names.index("mask")], output.logits_BC
         if self.ensemble is not None:
             logits_BC = self.ensemble(output, mask_BL, inputs[self.input_names.index("metadata")])

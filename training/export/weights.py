@@ -36,7 +36,7 @@ from nightjar_alerts.models.bundle import (
 )
 from nightjar_alerts.models.common import write_atomic
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session, run
@@ -144,7 +144,7 @@ def _statistics(network: nn.Module, path: Path) -> int:
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     inputs, _ = read_golden(path)
     with torch.no_grad():
-        output: Output = network(*(torch.from_numpy(inputs[name]) for name in names))
+        output: NetworkOutput = network(*(torch.from_numpy(inputs[name]) for name in names))
     assert output.statistics is not None
     return output.statistics.value_BK.shape[1]
 

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from nightjar_alerts.models.networks.network import Output, Reconstruction
+from nightjar_alerts.models.networks.network import NetworkOutput, Reconstruction
 from nightjar_alerts.training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
@@ -91,7 +91,7 @@ _PREFIX = "load/"
 Shares = dict[str, NDArray[np.float64]]
 
 
-def expert_loads(output: Output | Reconstruction) -> dict[str, Tensor]:
+def expert_loads(output: NetworkOutput | Reconstruction) -> dict[str, Tensor]:
     """Return assignments per expert of every mixture, for the log of a step; empty for a network without mixtures."""
     loads = {}
     if output.input_expert_load_1X is not None:

@@ -49,7 +49,14 @@ from torch.nn.functional import cross_entropy
 from nightjar_alerts.models.lightcurve import Bool, Float64, Int64, Tokens
 from nightjar_alerts.models.networks import ranks
 from nightjar_alerts.models.networks.informer import PaddedHistory, PaddedQueries
-from nightjar_alerts.models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.network import (
+    INPUTS,
+    QUERIES,
+    FluxDistribution,
+    Masking,
+    NetworkOutput,
+    Reconstruction,
+)
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.training.data.batches import (
     Example,
@@ -98,7 +105,7 @@ class ClassificationTask(Task):
 
     def loss(self, network: nn.Module, batch: TrainingBatch) -> StepLoss:
         """Return the loss summed over heads and mixtures, and the values for the log line."""
-        output: Output = network(*batch.inputs_of(network))
+        output: NetworkOutput = network(*batch.inputs_of(network))
         loss = loss_of(output, batch.label_B, self.recipe.aux_weight)
         predicted_B = output.logits_BC.detach().argmax(1)
         log = {
@@ -129,7 +136,7 @@ class ClassificationTask(Task):
         return line | {"expert_load": load_range(shares), "starved_experts": starved}
 
 
-def loss_of(output: Output, label_B: Tensor, aux_weight: float) -> Tensor:
+def loss_of(output: NetworkOutput, label_B: Tensor, aux_weight: float) -> Tensor:
     """Return the sum of the heads' cross-entropies and the weighted load-balance loss; a scalar in float32."""
     heads = (*output.other_logits, output.logits_BC)
     summed = torch.stack([cross_entropy(logits_BC.float(), label_B, reduction="sum") for logits_BC in heads]).sum()

@@ -75,7 +75,7 @@ COMPLETING: Final = frozenset({"label", "redshift", "parent", "detected", "upper
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
 NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
 
-Columns = Mapping[str, str]
+ColumnNames = Mapping[str, str]
 
 
 class ImportRules(BaseModel):

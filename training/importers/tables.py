@@ -7,7 +7,7 @@ from typing import Final
 
 from nightjar_alerts.tables import About, TableError, TableObject, TableOptions, read_table
 from nightjar_alerts.tables.columns import Lists, numbers, texts
-from nightjar_alerts.tables.files import Source, is_table, open_source
+from nightjar_alerts.tables.files import TableSource, is_table, open_source
 from nightjar_alerts.tables.vocabulary import last_part, plain
 
 
@@ -79,7 +79,7 @@ def read_about(path: Path, key: str, columns: Mapping[str, str], metadata: Mappi
 
 
 def _facts(
-    source: Source, names: Sequence[str], key: str, columns: Mapping[str, str], metadata: Mapping[str, str]
+    source: TableSource, names: Sequence[str], key: str, columns: Mapping[str, str], metadata: Mapping[str, str]
 ) -> Iterator[tuple[str, About]]:
     for batch in source.batches(names):
         arrays = {name: column for name, column in batch.items() if not isinstance(column, Lists)}

@@ -256,14 +256,14 @@ def baseline(
     return {"data": source, "models": [described], **scored}
 
 
-Classifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
+TreeClassifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedTrees:
     """A fitted classifier, and the columns that it uses, which have a value in training."""
 
-    classifier: Classifier
+    classifier: TreeClassifier
     classes: int
     used_F: Int64
 
@@ -281,7 +281,7 @@ class FittedTrees:
 
 
 def fit_trees(
-    classifier: Classifier,
+    classifier: TreeClassifier,
     value_NF: NDArray[np.floating],
     label_N: Int64,
     classes: int,

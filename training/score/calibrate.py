@@ -41,7 +41,7 @@ from torch.nn.functional import cross_entropy
 
 from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration
 from nightjar_alerts.models.lightcurve import Bool, Int64
-from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, draw_examples, view_examples
 from nightjar_alerts.training.data.dataset import Dataset, split_indices
@@ -133,7 +133,7 @@ def _outputs(
     outputs: list[tuple[NDArray[np.float32], ...]] = []
     for start in range(0, len(examples), batch_size):
         batch = to_device(collate(examples[start : start + batch_size]), device)
-        output: Output = network(*batch.inputs_of(network))
+        output: NetworkOutput = network(*batch.inputs_of(network))
         outputs.append(tuple(value.float().cpu().numpy() for value in (output.logits_BC, output.embedding_BE)))
     logits, embeddings = zip(*outputs, strict=True)
     return np.concatenate(logits), np.concatenate(embeddings)

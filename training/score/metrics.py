@@ -155,7 +155,7 @@ def scores(probabilities_BC: Float, label_B: Int64) -> dict[str, float]:
     }
 
 
-class Level(NamedTuple):
+class TaxonomyLevel(NamedTuple):
     """Groups of one depth of the taxonomy, and the group of every leaf, int64 (C,)."""
 
     key: str
@@ -163,7 +163,7 @@ class Level(NamedTuple):
     group_C: Int64
 
 
-def levels(taxonomy: Taxonomy) -> list[Level]:
+def levels(taxonomy: Taxonomy) -> list[TaxonomyLevel]:
     """Levels above the leaves that hold more than one group, from the coarsest; a shallow leaf is its own group."""
     deepest = max(len(leaf.path) for leaf in taxonomy.classes)
     above = []
@@ -172,17 +172,17 @@ def levels(taxonomy: Taxonomy) -> list[Level]:
         groups = tuple(dict.fromkeys(names))
         if 1 < len(groups) < len(names):
             group_C = np.array([groups.index(name) for name in names], dtype=np.int64)
-            above.append(Level(f"macro_f1_of_{len(groups)}_groups", groups, group_C))
+            above.append(TaxonomyLevel(f"macro_f1_of_{len(groups)}_groups", groups, group_C))
     return above
 
 
-def roll_up(probabilities_BC: Float, level: Level) -> NDArray[np.float64]:
+def roll_up(probabilities_BC: Float, level: TaxonomyLevel) -> NDArray[np.float64]:
     """Return the probability of every group of a level, shape (B, G)."""
     member_CG = np.eye(len(level.groups))[level.group_C]
     return np.asarray(probabilities_BC.astype(np.float64) @ member_CG)
 
 
-def level_f1(probabilities_BC: Float, label_B: Int64, level: Level) -> float:
+def level_f1(probabilities_BC: Float, label_B: Int64, level: TaxonomyLevel) -> float:
     """Return the macro-F1 over the groups of a level."""
     predicted_B = roll_up(probabilities_BC, level).argmax(1)
     return macro_f1(confusion(level.group_C[label_B], predicted_B, len(level.groups)))

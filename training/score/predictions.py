@@ -21,7 +21,7 @@ from torch import nn
 
 from nightjar_alerts.models.bundle import MANIFEST, load_bundle
 from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
-from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, view_examples
@@ -115,9 +115,9 @@ def _open_run(path: Path, dataset: Dataset) -> ScoredModel:
 
 
 @torch.inference_mode()
-def outputs_of(network: nn.Module, examples: Sequence[Example]) -> Output:
+def outputs_of(network: nn.Module, examples: Sequence[Example]) -> NetworkOutput:
     """Return the predictions of a classifier for one batch of examples."""
-    output: Output = network(*collate(examples).inputs_of(network))
+    output: NetworkOutput = network(*collate(examples).inputs_of(network))
     return output
 
 

@@ -15,13 +15,13 @@ from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsCon
 from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures, picture, table
 from deploy.bench.workload import LONGEST, Trace, TraceError, poisson, read_trace
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
 from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.core.load import LoadedModel, load_model
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.runtime import Provider, ProviderError
-from nightjar_alerts.service.engine.machine import usable_cores
 
 OURS: Final = "nightjar"
 REPLAY_LOAD = 0.6  # of the throughput at saturation
@@ -82,7 +82,7 @@ class SimulatePolicies(BaseSettings):
         return None if self.deadline_ms is None else self.deadline_ms / 1000
 
     def _sweep(self) -> Sweep:
-        longest = LONGEST if self.cost and not self.replay else TaskAdapter(self._model.bundle.manifest).max_points
+        longest = LONGEST if self.cost and not self.replay else Adapter(self._model.bundle.manifest).max_points
         limits, within = contenders(self._limits), self.within_ms / 1000
         return Sweep(self._machine(), limits, within, self._deadline, longest, self.seed)
 

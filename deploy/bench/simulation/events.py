@@ -31,15 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bench.workload import Trace
-from nightjar_alerts.core.adapter import ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.core.adapter import Adapter, ModelInput, padded_length
 from nightjar_alerts.core.cost import CostModel, RunSample
-from nightjar_alerts.core.failures import DeadlineExceeded
 from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.core.load import LoadedModel
 from nightjar_alerts.core.policy import BatchLimits, Policy, QueueItem, choose, plan
 from nightjar_alerts.core.warmup import BatchShape, dummy_batch, warm_up_shapes
 from nightjar_alerts.service.engine.batch import RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import DeadlineExceeded
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 
@@ -224,7 +224,7 @@ def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> Cost
 
     Uses means, not medians, because interruptions by other processes also delay a queue.
     """
-    adapter = TaskAdapter(model.bundle.manifest)
+    adapter = Adapter(model.bundle.manifest)
     samples = []
     with ThreadPoolExecutor(workers) as threads:
         for shape in warm_up_shapes(adapter.max_points):
@@ -236,7 +236,7 @@ def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> Cost
     return CostModel.fit(samples)
 
 
-def _busy_seconds(model: LoadedModel, adapter: TaskAdapter, inputs: Sequence[ModelInput], repeats: int) -> list[float]:
+def _busy_seconds(model: LoadedModel, adapter: Adapter, inputs: Sequence[ModelInput], repeats: int) -> list[float]:
     seconds = []
     for _ in range(1 + repeats):
         started = perf_counter()
@@ -273,7 +273,7 @@ async def replay(
     deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
     inputs : model input of each light curve of the trace; made-up ones by default.
     """
-    adapter = TaskAdapter(model.bundle.manifest)
+    adapter = Adapter(model.bundle.manifest)
     inputs = _dummy_inputs(adapter, trace) if inputs is None else inputs
     runs: list[SimulatedRun] = []
     engine = Engine(
@@ -339,7 +339,7 @@ def _as_run(report: RunReport) -> SimulatedRun:
     return SimulatedRun(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
 
 
-def _dummy_inputs(adapter: TaskAdapter, trace: Trace) -> list[ModelInput]:
+def _dummy_inputs(adapter: Adapter, trace: Trace) -> list[ModelInput]:
     input_by_length = {
         length: dummy_batch(adapter, BatchShape(1, length, 0))[0] for length in set(trace.length.tolist())
     }

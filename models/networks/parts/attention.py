@@ -40,7 +40,7 @@ from nightjar_alerts.models.networks.parts.packing import Packing
 
 AttentionKind = Literal["exact", "probsparse", "linformer", "performer", "reformer", "grouped_query"]
 
-Position = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+PositionEncoding = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Adds positions to query and key, each [B, H, S, E]: rotates them, or widens both by the same number of columns."""
 
 
@@ -90,7 +90,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias)
         self.kernel = _kernel(config, self.head_width, causal)
 
-    def forward(self, x_MD: Tensor, packing: Packing, position: Position | None = None) -> Tensor:
+    def forward(self, x_MD: Tensor, packing: Packing, position: PositionEncoding | None = None) -> Tensor:
         """Attend within each row of the grid; packed tokens in and out, [M, D].
 
         ``position`` adds positions to query and key; the softmax scale stays 1 / sqrt(E) if it widens them. Performer

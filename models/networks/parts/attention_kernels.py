@@ -328,7 +328,7 @@ _smaller: Callable[[int, int], int] = torch.sym_min
 TABLE_ROWS = 512  # queries this far apart in a row share their random numbers
 
 
-class Sample(NamedTuple):
+class KeySample(NamedTuple):
     """Positions of the sampled keys, [B, Q, U], and mask of the U that each row uses, [B, U]."""
 
     place_BQU: Tensor
@@ -366,7 +366,7 @@ class ProbSparseAttention(nn.Module):
         """Mix the values of the keys in ``mask_BS``, [B, H, S, E]."""
         return self.attend(query_BHSE, key_BHSE, value_BHSE, mask_BS, self.sample(mask_BS), dropout)
 
-    def sample(self, mask_BS: Tensor) -> Sample:
+    def sample(self, mask_BS: Tensor) -> KeySample:
         """Sample keys with the stored random numbers, or with new ones in training."""
         rank_BS = ranks(mask_BS)
         count_B1 = mask_BS.sum(1, keepdim=True).clamp(min=1)
@@ -384,7 +384,7 @@ class ProbSparseAttention(nn.Module):
         pick_BQU = start_BQU + (uniform_BQU * width_BQU).long().minimum(width_BQU - 1)
         pick_BQU = pick_BQU.minimum(count_B1[..., None] - 1)  # slots that the row does not use
         place_BX = inverse(rank_BS).gather(1, pick_BQU.flatten(1))
-        return Sample(place_BX.view(pick_BQU.shape), slot_U < size_B1)
+        return KeySample(place_BX.view(pick_BQU.shape), slot_U < size_B1)
 
     def _slots(self, places: int) -> int:
         """Return the maximum u of rows in a grid of this width; all slots in an exported graph of dynamic width."""
@@ -392,7 +392,7 @@ class ProbSparseAttention(nn.Module):
             return self.sizes[-1]
         return self.sizes[min(places, len(self.sizes) - 1)]
 
-    def measure(self, query_BHSE: Tensor, key_BHSE: Tensor, mask_BS: Tensor, sample: Sample, scale: float) -> Tensor:
+    def measure(self, query_BHSE: Tensor, key_BHSE: Tensor, mask_BS: Tensor, sample: KeySample, scale: float) -> Tensor:
         """Return the unevenness of each query's scores, [B, H, S]; ``MASKED`` outside ``mask_BS``."""
         used_B11U = sample.used_BU[:, None, None]
         score_BHSU = _sampled_scores(query_BHSE, key_BHSE, sample.place_BQU)
@@ -407,7 +407,13 @@ class ProbSparseAttention(nn.Module):
         return torch.where(mask_BS[:, None], peak_BHS - mean_BHS, MASKED)
 
     def attend(
-        self, query_BHSE: Tensor, key_BHSE: Tensor, value_BHSE: Tensor, mask_BS: Tensor, sample: Sample, dropout: float
+        self,
+        query_BHSE: Tensor,
+        key_BHSE: Tensor,
+        value_BHSE: Tensor,
+        mask_BS: Tensor,
+        sample: KeySample,
+        dropout: float,
     ) -> Tensor:
         """Compute attention for the most selective queries; the others get the mean or running sum."""
         places, scale = mask_BS.shape[1], value_BHSE.shape[-1] ** -0.5

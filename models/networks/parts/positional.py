@@ -80,7 +80,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from nightjar_alerts.models.networks.parts.attention import Position
+from nightjar_alerts.models.networks.parts.attention import PositionEncoding
 from nightjar_alerts.models.networks.parts.positional_content import (
     Added,
     AddedAfter,
@@ -218,7 +218,7 @@ class Rotary(TimeEncoding):
         super().__init__(width)
         self.rotary = rotary
 
-    def position(self, times: TokenTimes) -> Position:
+    def position(self, times: TokenTimes) -> PositionEncoding:
         """Return the rotation of every grid position."""
         time_BS = F.pad(times.time_BL, (1, 0)) if times.leading else times.time_BL
         return self.rotary.position(time_BS[..., None])

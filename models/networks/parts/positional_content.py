@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nightjar_alerts.models.networks.parts.attention import Position
+from nightjar_alerts.models.networks.parts.attention import PositionEncoding
 from nightjar_alerts.models.networks.parts.packing import apply_grouped, pack_values
 
 
@@ -126,7 +126,7 @@ class TimeEncoding(nn.Module):
         """Return the tokens [N, D] for the first block from embedded observations [N, content_width]."""
         return x_ND
 
-    def position(self, times: TokenTimes) -> Position | None:
+    def position(self, times: TokenTimes) -> PositionEncoding | None:
         """Return the function that every block's attention applies to its query and key, or None."""
         return None
 

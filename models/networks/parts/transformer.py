@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nightjar_alerts.models.networks import ranks
-from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, PositionEncoding, SelfAttention
 from nightjar_alerts.models.networks.parts.packing import Packing, group_counts, group_mask, mix_grouped, pack_values
 
 RouterSoftmax = Literal["topk", "full"]
@@ -179,7 +179,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x_MD: Tensor, packing: Packing, position: Position | None = None
+        self, x_MD: Tensor, packing: Packing, position: PositionEncoding | None = None
     ) -> tuple[Tensor, Routing | None]:
         """Transform packed tokens [M, D]; also return the routing if the feed-forward part is a mixture."""
         mixed_MD = self.attention(self.norm1(x_MD) if self.order == "pre" else x_MD, packing, position)
@@ -222,14 +222,14 @@ class Encoder(nn.Module):
         return self.leading and last.attention.supports_forward_leading
 
     def forward(
-        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
+        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: PositionEncoding | None = None
     ) -> tuple[Tensor, list[Routing]]:
         """Encode the tokens [N, D] of ``mask_BL`` (or ``packed_BL`` if given) to [B, D]; also return the routings."""
         x_MD, packing, routings = self.tokens(x_ND, mask_BL, packed_BL, position)
         return self.pool(x_MD, packing), routings
 
     def tokens(
-        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
+        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: PositionEncoding | None = None
     ) -> tuple[Tensor, Packing, list[Routing]]:
         """Encode to tokens [M, D], the [CLS]s first; also return their packing and the routings.
 
@@ -262,7 +262,7 @@ class Encoder(nn.Module):
         return torch.cat([self.cls_1D.expand(mask_BL.shape[0], -1).to(x_ND.dtype), x_ND])
 
     def _run_blocks(
-        self, x_MD: Tensor, packing: Packing, blocks: int, position: Position | None = None
+        self, x_MD: Tensor, packing: Packing, blocks: int, position: PositionEncoding | None = None
     ) -> tuple[Tensor, list[Routing]]:
         """Run the first ``blocks`` blocks on packed tokens; also return the routings."""
         routings = []

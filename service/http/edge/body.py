@@ -1,20 +1,20 @@
 """Request bodies with limits of size and time, and cancellation of work whose client disconnects.
 
-Bytes are counted as they arrive, because a Content-Length may be wrong and a chunked body has none. When a client
-disconnects, its work is cancelled; Starlette alone would run the handler to its end.
+:class:`Body` is the only reader of bodies: of whole ones, also of the admin API, and of the chunks of streams
+(:mod:`service.http.edge.lines`). Bytes are counted as they arrive, because a Content-Length may be wrong and a chunked
+body has none. When a client disconnects, its work is cancelled; Starlette alone would run the handler to its end.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Final, NoReturn, TypeVar
 
 from starlette.requests import Request
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.decompression import CODINGS
 from nightjar_alerts.service.http.edge.errors import (
-    MALFORMED,
     TIMEOUT,
     UNSUPPORTED,
     ProblemError,
@@ -33,56 +33,79 @@ class ClientDisconnected(Exception):
 
 
 class Body:
-    """A request body, whose bytes are charged to a reservation."""
+    """A request body, received once: as a whole, or chunk by chunk.
 
-    def __init__(self, request: Request, reservation: Reservation) -> None:
-        self._request, self._reservation = request, reservation
-        self._chunks: list[bytes] = []
+    Parameters
+    ----------
+    receive : ASGI function that returns the messages of the request.
+    reservation : what the bytes of :meth:`read` are charged to; None for bodies too small to count.
+    declared : the Content-Length of the request; empty or invalid if unknown.
+
+    Attributes
+    ----------
+    more : whether data may follow.
+    """
+
+    def __init__(self, receive: Receive, reservation: Reservation | None = None, declared: str = "") -> None:
+        self._receive, self._reservation, self._declared = receive, reservation, declared
         self._size = 0
+        self.more = True
 
     async def read(self, limit: int, timeout: float) -> bytes:
-        """Read the whole body.
+        """Read the whole body, which may be empty.
 
         Raises
         ------
         ProblemError
-            413 beyond ``limit`` bytes, 408 after ``timeout`` seconds, 429 without memory for it, 400 if empty.
+            413 beyond ``limit`` bytes, 408 after ``timeout`` seconds, 429 without memory for it.
         ClientDisconnected
-            If the client disconnects before the end.
+            If the client disconnects before the end; a truncated body is never returned.
         """
-        self._check_declared(limit)
+        if self._declared.isdecimal() and int(self._declared) > limit:
+            raise body_too_large(limit)
+        chunks = list[bytes]()
         try:
             async with asyncio.timeout(timeout):
-                while await self._read_chunk(limit):
-                    pass
+                while self.more:
+                    chunk = await self.read_chunk()
+                    if self._size + len(chunk) > limit:
+                        raise body_too_large(limit)
+                    if chunk:
+                        self.charge(len(chunk))
+                        chunks.append(chunk)
         except TimeoutError:
             raise ProblemError(TIMEOUT, f"the body did not arrive within {timeout:g} s") from None
-        if not self._size:
-            raise ProblemError(MALFORMED, "the body is empty")
-        chunks, self._chunks = self._chunks, []  # so that the body is not held twice
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def read_chunk(self) -> bytes:
+        """Receive the next bytes, of any number. Raises ClientDisconnected."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        self.more = bool(message.get("more_body", False))
+        chunk: bytes = message.get("body", b"")
+        return chunk
 
     def charge(self, size: int) -> None:
         """Charge further bytes, such as those of the decompressed body. Raises ProblemError (429)."""
-        self._reservation.resize(self._size + size)
         self._size += size
+        if self._reservation is not None:
+            self._reservation.resize(self._size)
 
-    def _check_declared(self, limit: int) -> None:
-        declared = self._request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > limit:
-            raise body_too_large(limit)
+    async def watch(self) -> NoReturn:
+        """Wait until the client disconnects and raise ClientDisconnected; further data are discarded."""
+        await _disconnect(self._receive)
+        raise ClientDisconnected
 
-    async def _read_chunk(self, limit: int) -> bool:
-        """Receive a chunk; return True unless it is the last one."""
-        message = await self._request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        if chunk := message.get("body", b""):
-            if self._size + len(chunk) > limit:
-                raise body_too_large(limit)
-            self.charge(len(chunk))
-            self._chunks.append(chunk)
-        return bool(message.get("more_body", False))
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receive function that returns an already read body, and then calls ``receive``."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_next() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_next
 
 
 def get_content_coding(request: Request) -> str:
@@ -96,8 +119,12 @@ def get_content_coding(request: Request) -> str:
     return coding
 
 
-def get_media_type(request: Request, accepted: Iterable[str]) -> str:
+def get_media_type(request: Request, accepted: Iterable[str], other: Mapping[str, str] | None = None) -> str:
     """Return the media type of a body in lower case, without parameters; empty if the request has none.
+
+    Parameters
+    ----------
+    other : path of the endpoint for each media type that another one accepts.
 
     Raises
     ------
@@ -107,6 +134,8 @@ def get_media_type(request: Request, accepted: Iterable[str]) -> str:
     get_content_coding(request)
     name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     accepted = tuple(accepted)
+    if other and name in other:
+        raise ProblemError(UNSUPPORTED, f"{name} is read by {other[name]}: send the table there")
     if name and name not in accepted:
         raise ProblemError(UNSUPPORTED, f"supported values of Content-Type: {', '.join(accepted)}")
     return name

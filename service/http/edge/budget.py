@@ -1,4 +1,4 @@
-"""Memory budget of request bodies, shared fairly between clients."""
+"""Limits that clients share fairly: the memory of request bodies, and the number of concurrent requests."""
 
 from collections import Counter
 from typing import Final, Self
@@ -6,7 +6,7 @@ from typing import Final, Self
 from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError
 
 RETRY_AFTER_FULL: Final = 1.0
-"""Seconds after which a client may retry a request that exceeded the memory budget."""
+"""Seconds after which a client may retry a request that exceeded one of these limits."""
 
 
 class MemoryBudget:
@@ -69,3 +69,33 @@ class Reservation:
         """Set the number of reserved bytes. Raises ProblemError (429) beyond a limit."""
         self._budget.change(size - self.size, self._client)
         self.size = size
+
+
+class ConcurrencyLimiter:
+    """Limit of concurrent requests, shared fairly between clients.
+
+    Parameters
+    ----------
+    limit : maximum number of requests. Those of another client count up to the client's own number, so a client with
+        few requests is admitted while others have many.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken: Counter[str] = Counter()
+
+    def acquire(self, client: str) -> None:
+        """Start a request. Raises ProblemError (429) beyond the limit."""
+        own = self._taken[client] + 1
+        if own + sum(min(count, own) for name, count in self._taken.items() if name != client) > self.limit:
+            if not self._taken[client]:
+                del self._taken[client]
+            detail = f"{self.limit} requests are in progress"
+            raise ProblemError(OVERLOADED, detail, limit=self.limit, retry_after=RETRY_AFTER_FULL)
+        self._taken[client] += 1
+
+    def release(self, client: str) -> None:
+        """End a request."""
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, NoReturn
 
+import msgspec
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
@@ -19,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError
-from nightjar_alerts.core.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
-from nightjar_alerts.service.answers.replies import field_errors
+from nightjar_alerts.core.failures import RunAborted
+from nightjar_alerts.service.answers import replies
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 
 MEDIA_TYPE = "application/problem+json"
 OPEN_INFERENCE = "/v2"
@@ -108,7 +110,7 @@ class Problem(BaseModel):
     detail: str
     instance: str = Field(description="path of the request")
     request_id: str = Field(description="also in the X-Request-ID header and in the server log")
-    errors: list[FieldError] = Field(description=f"invalid values, at most {MAX_FIELD_ERRORS}")
+    errors: list[replies.FieldError] = Field(description=f"invalid values, at most {MAX_FIELD_ERRORS}")
     limit: int | None = Field(None, description="the limit that was exceeded")
     retry_after: int | None = Field(None, description="seconds, as in the Retry-After header")
     question: dict[str, Any] | None = Field(
@@ -158,7 +160,7 @@ def to_problem(error: BaseException) -> ProblemError:
         case ProblemError():
             return error
         case RequestValidationError():
-            return ProblemError(INVALID, errors=field_errors(error.errors()))
+            return ProblemError(INVALID, errors=replies.field_errors(error.errors()))
         case HTTPException():
             kind = _BY_STATUS.get(error.status_code, MALFORMED if error.status_code < 500 else INTERNAL)
             return ProblemError(kind, allow=_allowed_methods((error.headers or {}).get("Allow")))
@@ -212,7 +214,7 @@ def problem_document(error: ProblemError, path: str, request_id: str, root_path:
         "detail": error.detail,
         "instance": path,
         "request_id": request_id,
-        "errors": [field.model_dump() for field in error.errors],
+        "errors": [msgspec.structs.asdict(field) for field in error.errors],
     }
     problem |= {
         name: value for name in ("limit", "retry_after", "question") if (value := getattr(error, name)) is not None

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import takewhile
 from time import monotonic
-from typing import Final
+from typing import Final, NoReturn
 
 from starlette.types import Receive
 
-from nightjar_alerts.service.http.edge.body import BOM, ClientDisconnected
+from nightjar_alerts.service.http.edge.body import BOM, Body
 from nightjar_alerts.service.http.edge.errors import MALFORMED, TIMEOUT, TOO_LARGE, ProblemError
 from nightjar_alerts.service.settings import Settings
 
@@ -87,13 +87,12 @@ class LineBody:
     """
 
     def __init__(self, receive: Receive, settings: Settings) -> None:
-        self._receive, self._settings = receive, settings
+        self._body, self._settings = Body(receive), settings
         self._lines = LineSplitter(settings.max_json_bytes)
         self._chunk, self._split = b"", 0  # the last chunk, and how many bytes of it were split
         self._ready: deque[bytes] = deque()
         self._ready_bytes = 0
         self._error: ProblemError | None = None
-        self._more = True
         self._count = 0
         self._handed = 0
         self._idle_budget = IDLE_BUDGET_SECONDS if settings.stream_rate else math.inf
@@ -138,7 +137,7 @@ class LineBody:
     def _needs_more(self, most_lines: int, most_bytes: int) -> bool:
         """Return whether to split or receive more data; only the first line of a group is waited for."""
         if not self._ready:
-            return self._more or bool(self._chunk)
+            return self._error is None and (self._body.more or bool(self._chunk))
         return bool(self._chunk) and len(self._ready) < most_lines and self._ready_bytes < most_bytes
 
     async def _advance(self) -> None:
@@ -154,21 +153,17 @@ class LineBody:
         try:
             self._add_lines(step)
         except ProblemError as error:
-            self._error, self._more, self._chunk, self._split = error, False, b"", 0
+            self._error, self._chunk, self._split = error, b"", 0
 
     async def _receive_chunk(self) -> None:
         started = monotonic()
         try:
-            message = await self._receive()
+            self._chunk = await self._body.read_chunk()
         finally:
             if self._settings.stream_rate:
                 self._idle_budget -= monotonic() - started
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        self._more = message.get("more_body", False)
-        self._chunk = body = message.get("body", b"")
         if self._settings.stream_rate:
-            count = len(body) - body.count(b"\n")  # blank lines do not count
+            count = len(self._chunk) - self._chunk.count(b"\n")  # blank lines do not count
             self._idle_budget = min(IDLE_BUDGET_SECONDS, self._idle_budget + count / self._settings.stream_rate)
 
     def _add_lines(self, step: bytes) -> None:
@@ -176,7 +171,7 @@ class LineBody:
             step = step.removeprefix(BOM)
         for line in self._lines.feed(step):
             self._add(line)
-        if not self._more and not self._chunk:
+        if not self._body.more and not self._chunk:
             for line in self._lines.rest():
                 self._add(line)
         limit = self._settings.max_stream_curves
@@ -200,8 +195,6 @@ class LineBody:
         self._ready_bytes -= self._handed
         return group
 
-    async def watch(self) -> None:
+    async def watch(self) -> NoReturn:
         """Wait until the client disconnects and raise ClientDisconnected; further data are discarded."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        raise ClientDisconnected
+        await self._body.watch()

@@ -8,7 +8,6 @@ probes: API key, limit of concurrent requests, quotas of the key.
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Collection
 from random import getrandbits
 from time import monotonic
@@ -17,9 +16,8 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightjar_alerts.service.engine.queue import wait
 from nightjar_alerts.service.http.edge.body import ClientDisconnected
-from nightjar_alerts.service.http.edge.budget import RETRY_AFTER_FULL
+from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -161,40 +159,11 @@ def _request_id(scope: Scope) -> str:
     return f"{getrandbits(128):032x}"
 
 
-class ConcurrencyLimiter:
-    """Limit of concurrent requests, shared fairly between clients.
-
-    Parameters
-    ----------
-    limit : maximum number of requests. Those of another client count up to the client's own number, so a client with
-        few requests is admitted while others have many.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._taken: Counter[str] = Counter()
-
-    def acquire(self, client: str) -> None:
-        """Start a request. Raises ProblemError (429) beyond the limit."""
-        others = [count for name, count in self._taken.items() if name != client]
-        if wait(self._taken[client] + 1, others, rate=1.0) > self.limit:
-            if not self._taken[client]:
-                del self._taken[client]
-            detail = f"{self.limit} requests are in progress"
-            raise ProblemError(OVERLOADED, detail, limit=self.limit, retry_after=RETRY_AFTER_FULL)
-        self._taken[client] += 1
-
-    def release(self, client: str) -> None:
-        """End a request."""
-        self._taken[client] -= 1
-        if not self._taken[client]:
-            del self._taken[client]
-
-
 class AuthMiddleware:
     """Admits requests with a valid API key within the limits of concurrency and quota.
 
-    A request that is rejected later because the service is full (429 ``overloaded``, 503) is refunded to its key.
+    A request that is rejected later because the service is full (429 ``overloaded``, 503) is refunded to its key,
+    unless its response has started: a stream that ends early is charged for all light curves that it has sent.
 
     Parameters
     ----------
@@ -240,10 +209,17 @@ class AuthMiddleware:
                 await self.app(scope, receive, send)
                 return
             await self.quotas.admit(account)
+            started = False
+
+            async def send_noted(message: Message) -> None:
+                nonlocal started
+                started = True
+                await send(message)
+
             try:
-                await self.app(scope, receive, send)
+                await self.app(scope, receive, send_noted)
             except Exception as error:
-                if to_problem(error).kind in (OVERLOADED, UNAVAILABLE):
+                if not started and to_problem(error).kind in (OVERLOADED, UNAVAILABLE):
                     await self.quotas.refund(account, scope["state"].get("charged", 0))
                 raise
         finally:

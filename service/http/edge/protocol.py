@@ -11,8 +11,8 @@ with an ``Upgrade`` header. The subclass adds limits:
 - data with many short lines or chunks are parsed in small steps, between which other connections are served;
 - pipelined requests start one at a time in turn, so that they do not delay other connections.
 
-Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` are used. They are not documented, so
-``pyproject.toml`` bounds the version of uvicorn, and a test lists them.
+Only public attributes of :class:`uvicorn.protocols.http.h11_impl.H11Protocol` and of its objects are used. They are not
+documented, so ``pyproject.toml`` bounds the version of uvicorn, and a test names each one that another version lacks.
 """
 
 import asyncio
@@ -226,6 +226,8 @@ class LimitedProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE:
             self.header_lines = 0
             self.stop_timer("headers")
+        if not self.is_draining():
+            self.stop_timer("body")
 
     def on_response_complete(self) -> None:
         """Complete the response, at once or in turn with other connections that pipeline requests."""
@@ -250,14 +252,12 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
                 self.loop.call_later(self.limits.stall_timeout, self.transport.abort)
-        elif self.conn.their_state is h11.SEND_BODY:
+        elif self.is_draining():
             self.start_timer("body", DRAIN_SECONDS, self.transport.close)
 
-    def handle_events(self) -> None:
-        """Stop waiting for the rest of a request once it has arrived."""
-        super().handle_events()
-        if self.conn.their_state is not h11.SEND_BODY:
-            self.stop_timer("body")
+    def is_draining(self) -> bool:
+        """Return True if a body is still arriving whose response was sent; False for that of the next request."""
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
 
     def pause_writing(self) -> None:
         """Start the time limit of a client that does not read its response."""

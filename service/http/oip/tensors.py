@@ -18,8 +18,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from nightjar_alerts.core.decoding import MAX_NONFINITE_BYTES
-from nightjar_alerts.service.http.bodies import MAX_NAMES
+from nightjar_alerts.core.decoding import MAX_NAMES, MAX_NONFINITE_BYTES
 from nightjar_alerts.service.http.edge.body import BOM
 from nightjar_alerts.service.http.edge.errors import MALFORMED, ProblemError, invalid_field
 from nightjar_alerts.service.http.oip.schemas import Datatype, InputTensor

@@ -4,11 +4,10 @@ Each part of a ``multipart/form-data`` body (a web form, ``curl -F``) or a ``mul
 whatever its name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from python_multipart import MultipartParser
@@ -20,11 +19,10 @@ from nightjar_alerts.alerts.envelopes import MessageReader, TopicRule, rule_of
 from nightjar_alerts.alerts.packet import Packet, PacketError, ReadLimits
 from nightjar_alerts.alerts.plans import NewSchemas
 from nightjar_alerts.alerts.schema_registry import SchemaRegistry
-from nightjar_alerts.core.items import Item, Outcome, Skipped, packet_identity
+from nightjar_alerts.core.items import Item, Outcome, identity_of, item_of
 from nightjar_alerts.core.request import Options
-from nightjar_alerts.core.serializer import ResultSerializer, light_curve_members
-from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.replies import AlertsReply
+from nightjar_alerts.core.result import AlertsReply
+from nightjar_alerts.core.serializer import ResultSerializer, add_light_curve
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.deadlines import check_deadline
 from nightjar_alerts.service.http.edge import errors
@@ -90,7 +88,7 @@ async def classify_alerts(request: Request) -> Response:
         del data
         alerts = await cancel_on_disconnect(request, read_packets(packets, query.schema, service, options))
         timings.stage("decode")
-        options = replace(options, surveys=[_get_survey(alert) for alert in alerts])
+        options = replace(options, surveys=[item_of(alert)[1] for alert in alerts])
         handles, items = _route(service, query, alerts)
         serializers = get_serializers(handles, query.prior, settings.prior)
         outcomes = await classify_items(request, handles, items, options)
@@ -219,26 +217,11 @@ def _route(service: Service, query: AlertQuery, alerts: Sequence[ReadResult]) ->
     """Route each alert by survey and, for canaries, by object; return the models and the items to classify."""
     routed = [
         service.route(
-            _to_item(alert),
-            query.model,
-            survey=_get_survey(alert),
-            routing_key=alert.object_id if isinstance(alert, Packet) else "",
+            item, query.model, survey=survey, routing_key=alert.object_id if isinstance(alert, Packet) else ""
         )
-        for alert in alerts
+        for alert, (item, survey) in zip(alerts, map(item_of, alerts), strict=True)
     ]
     return [handle for handle, _ in routed], [item for _, item in routed]
-
-
-def _to_item(alert: ReadResult) -> LightCurve | Skipped:
-    if isinstance(alert, PacketError):
-        return Skipped("rejected", alert.reason, alert.detail)
-    if alert.curve is None:
-        return Skipped("abstained", alert.reason or "", alert.detail)
-    return alert.curve
-
-
-def _get_survey(alert: ReadResult) -> str:
-    return alert.survey or "unknown"
 
 
 def _encode(
@@ -248,23 +231,12 @@ def _encode(
     query: AlertQuery,
     live: LiveFeed | None,
 ) -> bytes:
-    identities = [_identify(alert) for alert in alerts]
+    identities = list(map(identity_of, alerts))
     options = Options(embedding=query.embedding, experts=query.experts, coverage=query.coverage)
     built = build_results(serializers, outcomes, identities, [None] * len(alerts), options)
     if live is not None:
         live.publish(built.results)
     if query.light_curve:
-        built = built._replace(results=list(map(_add_light_curve, built.results, alerts)))
+        for result, alert in zip(built.results, alerts, strict=True):
+            add_light_curve(result, alert)
     return JSON.encode(built)
-
-
-def _add_light_curve(result: Mapping[str, Any], alert: ReadResult) -> Mapping[str, Any]:
-    if isinstance(alert, PacketError) or alert.curve is None:
-        return result
-    return {**result, "light_curve": light_curve_members(alert.curve)}
-
-
-def _identify(alert: ReadResult) -> dict[str, str]:
-    if isinstance(alert, PacketError):
-        return {"survey": _get_survey(alert), "schema_version": "unknown", "alert_id": "", "object_id": ""}
-    return packet_identity(alert)

@@ -74,7 +74,7 @@ async def classify(request: Request) -> Response:
     query = read_query(request, ClassifyQuery)
     if query.model or not service.models.started:
         service.select_model(query.model)  # raises before the body is read
-    media_type = get_media_type(request, CLASSIFY_TYPES)
+    media_type = get_media_type(request, CLASSIFY_TYPES, other={"text/csv": "/v1/tables"})
     response_format = negotiate_response(request.headers.get("accept", ""), media_type)
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
     if media_type in NDJSON_TYPES:

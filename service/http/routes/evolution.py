@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from nightjar_alerts.alerts.avro import exists, schema_names
 from nightjar_alerts.alerts.packet import AbstainReason, PacketError
 from nightjar_alerts.core.items import Item
+from nightjar_alerts.core.result import EvolutionReply
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.replies import EvolutionReply
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.bodies import validate_body
 from nightjar_alerts.service.http.deadlines import check_deadline
@@ -87,8 +87,8 @@ async def classify_evolution(request: Request) -> Response:
         outcomes = await classify_items(request, handles, items, replace(options, is_history=True))
     timings.start()
     encode = partial(serializer.evolution, steps, outcomes, query.coverage)
-    document = await service.run_in_thread(encode)
-    content = encode_json({"model": serializer.provenance, **document})
+    evolution = await service.run_in_thread(encode)
+    content = encode_json({"model": serializer.provenance, **evolution.members()})
     timings.stage("encode")
     return make_response(request, content, JSON_TYPE, [handle], outcomes, timings)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from nightjar_alerts.service.http.edge.errors import OVERLOADED, ProblemError, invalid_field
 from nightjar_alerts.service.http.edge.keys import KeyRing
@@ -45,7 +46,7 @@ def stream_events(request: Request, feed: LiveFeed, key: str, has_ended: Callabl
     Raises
     ------
     ProblemError
-        401 without the key, 422 for an invalid parameter, 429 for too many readers.
+        401 without the key, 422 for an invalid parameter; 429 for too many readers when the response is sent.
     """
     KeyRing({"live": (key,)}).authenticate(request.scope)
     try:
@@ -53,16 +54,27 @@ def stream_events(request: Request, feed: LiveFeed, key: str, has_ended: Callabl
     except ValueError as error:
         name, _, detail = str(error).partition(": ")
         raise invalid_field(f"/query/{name}", "invalid", detail) from None
-    if not feed.add_reader():
-        raise ProblemError(OVERLOADED, f"{MAX_READERS} live views are open", limit=MAX_READERS, retry_after=10)
-    events = _events(feed, LiveEvents(feed, wanted), has_ended)
-    return StreamingResponse(events, media_type="text/event-stream", headers=LIVE_HEADERS)
+    return _EventsResponse(feed, LiveEvents(feed, wanted), has_ended)
 
 
-async def _events(feed: LiveFeed, events: LiveEvents, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    try:
-        while not has_ended():
-            yield events.next()
-            await asyncio.sleep(INTERVAL_SECONDS)
-    finally:
-        feed.remove_reader()
+class _EventsResponse(StreamingResponse):
+    """Response that is a reader of the feed from its start to its end. Raises ProblemError (429) for too many."""
+
+    def __init__(self, feed: LiveFeed, events: LiveEvents, has_ended: Callable[[], bool]) -> None:
+        super().__init__(_send_events(events, has_ended), media_type="text/event-stream", headers=LIVE_HEADERS)
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._feed.add_reader():
+            detail = f"{MAX_READERS} live views are open"
+            raise ProblemError(OVERLOADED, detail, limit=MAX_READERS, retry_after=10)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._feed.remove_reader()
+
+
+async def _send_events(events: LiveEvents, has_ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    while not has_ended():
+        yield events.next()
+        await asyncio.sleep(INTERVAL_SECONDS)

@@ -27,15 +27,17 @@ from typing import Any, Final
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from nightjar_alerts.core.classify import within_domain
 from nightjar_alerts.core.decoding import decode_lines
 from nightjar_alerts.core.errors import InvalidLightCurve
-from nightjar_alerts.core.failures import DeadlineExceeded, Overloaded
-from nightjar_alerts.core.items import FAILURE_REASONS, OUTSIDE_DOMAIN, Item, Outcome, Skipped
+from nightjar_alerts.core.items import Item, Outcome
+from nightjar_alerts.core.result import ClassifierProvenance
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.routing import outside_domain
-from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
+from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding, replay
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, to_problem
 from nightjar_alerts.service.http.edge.lines import LineBody
@@ -118,19 +120,9 @@ class NdjsonResponse(StreamedResponse):
         """Classify the lines of the request."""
         settings = self.service.settings
         if get_content_coding(self.request):  # a compressed stream is read as a whole, within its limit
-            receive = _replay(await read_body(self.request, reservation, settings.max_json_bytes), receive)
-        body, output = LineBody(receive, settings), _Output(send, self.head)
+            receive = replay(await read_body(self.request, reservation, settings.max_json_bytes), receive)
+        body, output = LineBody(receive, settings), _ResponseWriter(send, self.head)
         await _StreamLoop(body, output, classifier, settings.max_json_bytes).run(reservation)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that returns an already read body, and then calls ``receive``."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_next() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_next
 
 
 class LineClassifier:
@@ -149,7 +141,7 @@ class LineClassifier:
         self._infer_options()
 
     @property
-    def provenance(self) -> dict[str, str]:
+    def provenance(self) -> ClassifierProvenance:
         """Description of the model, as in other responses."""
         return self._serializer.provenance
 
@@ -224,17 +216,16 @@ class LineClassifier:
         """Skip a light curve outside the domain of the model, as a stream uses no other model."""
         if self._query.model or not isinstance(curve, LightCurve):
             return curve
-        outside = outside_domain(curve, self._handle.bundle.manifest)
-        return Skipped("abstained", OUTSIDE_DOMAIN, outside, curve) if outside else curve
+        return within_domain(curve, outside_domain(curve, self._handle.bundle.manifest))
 
     async def _fail(self, items: Sequence[Item], error: DeadlineExceeded) -> list[Outcome]:
         """Return outcomes of items whose deadline has passed; invalid light curves keep their errors."""
-        failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(error))
+        failed = Outcome("failed", reason=error.reason, detail=str(error))
         others = iter(await self._handle.infer([item for item in items if not isinstance(item, LightCurve)]))
         return [failed if isinstance(item, LightCurve) else next(others) for item in items]
 
 
-class _Output:
+class _ResponseWriter:
     """Sends the response, one message at a time; further results are buffered meanwhile."""
 
     def __init__(self, send: Send, head: Message) -> None:
@@ -292,7 +283,7 @@ class _StreamLoop:
     max_held : number of held bytes beyond which nothing is read.
     """
 
-    def __init__(self, body: LineBody, output: _Output, classifier: LineClassifier, max_held: int) -> None:
+    def __init__(self, body: LineBody, output: _ResponseWriter, classifier: LineClassifier, max_held: int) -> None:
         self._body, self._output, self._classifier = body, output, classifier
         self._max_held = max_held
         self._groups: deque[_Group] = deque()

@@ -4,18 +4,19 @@ The first line describes how the table was read, the last one counts the rows th
 a problem whose ``question`` names the option to set.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Send
 
+from nightjar_alerts.core.decoding import find_error
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
-from nightjar_alerts.core.serializer import encode_json, light_curve_members
+from nightjar_alerts.core.serializer import add_light_curve, encode_json
 from nightjar_alerts.core.validation import table_light_curve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.http import openapi
@@ -32,7 +33,7 @@ from nightjar_alerts.service.http.endpoint import (
 )
 from nightjar_alerts.service.http.formats import encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
-from nightjar_alerts.service.http.query import TableQuery, decode_json, read_query
+from nightjar_alerts.service.http.query import QUERY_READER, TableQuery, decode_json, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
 from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, unsupported
 from nightjar_alerts.service.http.turns import SlicedWork
@@ -102,10 +103,17 @@ def _read_options(text: str) -> TableOptions:
         if name not in TableOptions.option_names():
             known = ", ".join(TableOptions.option_names())
             raise invalid_field("/query/options", "unknown_field", f"there is no option {name[:40]!r}: {known}")
+    kinds, values = get_type_hints(TableOptions), {}
+    for name, value in members.items():
+        try:
+            values[name] = msgspec.convert(value, kinds[name], strict=False)  # numbers may be text, as in a form
+        except msgspec.ValidationError:
+            error = find_error(value, kinds[name], QUERY_READER, name)
+            raise invalid_field("/query/options", "invalid_option", f"{error.pointer}: {error.detail}") from None
     try:
-        return msgspec.convert(members, TableOptions, strict=False)  # numbers may be text, as in a form
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise invalid_field("/query/options", "invalid_option", str(error)[:300]) from None
+        return TableOptions(**values)
+    except TableError as invalid:
+        raise invalid_field("/query/options", "invalid_option", str(invalid)[:300]) from None
 
 
 class TableResponse(StreamedResponse):
@@ -163,12 +171,9 @@ class TableResponse(StreamedResponse):
         await classifier.charge(len(group))
         results = await classifier.classify_curves(group, InferOptions(deadline, client=self._client))
         if self._light_curve:
-            results = results._replace(results=list(map(_add_light_curve, results.results, group)))
+            for result, curve in zip(results.results, group, strict=True):
+                add_light_curve(result, curve)
         await send(body_message(encode_ndjson(results), more=True))
-
-
-def _add_light_curve(result: Mapping[str, Any], curve: LightCurve | InvalidLightCurve) -> Mapping[str, Any]:
-    return {**result, "light_curve": light_curve_members(curve)} if isinstance(curve, LightCurve) else result
 
 
 def _check_counts(data: bytes, largest: int) -> None:

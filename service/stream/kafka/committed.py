@@ -13,8 +13,10 @@ that lost its partition, as brokers were silent or it was suspended, is a member
 seconds. Each member has a name (``client.id``) with the id of its process, and the description of the group lists them.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +24,7 @@ import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
-    ConsumerGroupTopicPartitions,
+    Consumer,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -38,17 +40,21 @@ from nightjar_alerts.service.stream.kafka.crash_marker import GIVEN_BACK, ISOLAT
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 0.25
-"""Interval between two queries while offsets are pending, in seconds."""
-QUERY_SECONDS: Final = 5.0
-"""Seconds without a response after which a new client sends the next query, as the old one may have lost its brokers.
+"""Minimum interval between two queries, in seconds."""
+TIMEOUT_SECONDS: Final = 60.0
+"""Timeout of a query for all partitions, and of one for the members of the group, in seconds."""
+ALONE_AFTER_SECONDS: Final = 1.0
+"""Seconds without an answer to a query for all partitions after which a new client asks for each partition alone.
 
-The old client is kept until it has its response, and its query has no shorter timeout: librdkafka ends the process if a
-query to a coordinator times out before it is connected (issue 4605; 5397 has a fix).
+The client itself repeats a query until no offset in it is pending, and its answer would delay the other partitions.
 """
-MAX_QUERIES: Final = 4
-"""Queries without a response, after which a further one replaces the oldest, if that has waited for a minute."""
-OLD_SECONDS: Final = 60.0
-TIMEOUT_SECONDS: Final = 3600.0
+ALONE_TIMEOUT_SECONDS: Final = 0.25
+"""Timeout of a query for one partition, in seconds."""
+NEW_CLIENT_SECONDS: Final = 5.0
+"""Seconds for which one client asks for partitions alone. Then a new one does, as this may have lost its brokers."""
+ADMIN_TIMEOUT_SECONDS: Final = 3600.0
+"""Timeout that the admin client must not reach: librdkafka ends the process if a query to a coordinator times out
+before it is connected (issue 4605; 5397 has a fix)."""
 REJOIN_SECONDS: Final = 10.0
 """Seconds from an assignment within which the former owner of a partition shows itself if it is alive.
 
@@ -66,25 +72,43 @@ def member_name(process: str) -> str:
     return f"nightjar-{process}"
 
 
+Queried = Mapping[Partition, AssignedPartition]
+"""Partitions that a query was sent for; the answer is stale for later assignments."""
+
+
 class _Query(NamedTuple):
-    """Query without a response yet.
+    """Running query.
 
     Attributes
     ----------
-    client : client that must live as long as its query.
-    queried : partitions that it was sent for; the response is stale for later assignments.
-    undecided : offsets with the marker of another process, if the query is for the description of the group.
+    next_at : time at which the next one is sent if partitions still wait.
     """
 
-    client: AdminClient
-    response: "Future[Any]"
-    sent_at: float
-    queried: Mapping[Partition, AssignedPartition]
-    undecided: Sequence[TopicPartition] = ()
+    thread: Thread
+    next_at: float
+
+
+class _Answer(NamedTuple):
+    """Committed offsets.
+
+    Attributes
+    ----------
+    has_foreign_markers : whether the offsets have crash markers of other processes.
+    members : names of the members of the group, for these; None if it could not be described.
+    """
+
+    queried: Queried
+    offsets: Sequence[TopicPartition]
+    has_foreign_markers: bool = False
+    members: frozenset[str] | None = None
 
 
 class CommittedOffsets:
     """Queries the stable committed offsets of assigned partitions. Non-blocking; used on the consumer's thread only.
+
+    Each query has its own thread and client, which end with it. It is sent by a consumer, which is no member of the
+    group: ``AdminClient.list_consumer_group_offsets`` ends the process with a segmentation fault if the group has moved
+    to another coordinator, as it does while brokers are silent or restarted (librdkafka issue 5040).
 
     Parameters
     ----------
@@ -110,6 +134,7 @@ class CommittedOffsets:
         self._client_errors, self._started_with = client_errors, started_with
         self._metrics, self._instance = metrics, instance
         self._queries: list[_Query] = []
+        self._answers: SimpleQueue[_Answer] = SimpleQueue()
         self._next_query = 0.0
 
     def query_now(self) -> None:
@@ -123,86 +148,105 @@ class CommittedOffsets:
         again until they are decided.
         """
         starts: list[TopicPartition] = []
-        answered = [query for query in self._queries if query.response.done()]
-        self._queries = [query for query in self._queries if query not in answered]
-        for query in answered:
-            if query.undecided:
-                starts += self._decide(assignment, query)
+        self._queries = [query for query in self._queries if query.thread.is_alive()]
+        while not self._answers.empty():
+            answer = self._answers.get_nowait()
+            if answer.has_foreign_markers:
+                starts += self._decide(assignment, answer)
             else:
-                starts += self._start_own(assignment, query)
+                own = (self._start(assignment, answer.queried, offset, crashed=False) for offset in answer.offsets)
+                starts += [start for start in own if start is not None]
         missing, now = assignment.not_started, monotonic()
-        waiting = bool(self._queries) and now - self._queries[-1].sent_at < QUERY_SECONDS
-        if len(self._queries) == MAX_QUERIES and now - self._queries[0].sent_at > OLD_SECONDS:
-            del self._queries[0]
-        if missing and not waiting and len(self._queries) < MAX_QUERIES and now >= self._next_query:
+        if missing and now >= self._next_query and all(now >= query.next_at for query in self._queries):
             self._send(assignment, missing)
         return starts
 
     def _send(self, assignment: Assignment, partitions: tuple[Partition, ...]) -> None:
-        self._next_query = monotonic() + RETRY_SECONDS
-        request = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*partition) for partition in partitions])
-        client = make_client(AdminClient, dict(self._config))
-        responses = client.list_consumer_group_offsets([request], require_stable=True, request_timeout=TIMEOUT_SECONDS)
+        now = monotonic()
+        self._next_query = now + RETRY_SECONDS
         queried = {partition: state for partition in partitions if (state := assignment.get(partition)) is not None}
-        self._queries.append(_Query(client, responses[self._group], monotonic(), queried))
+        alone = bool(self._queries)
+        # Only the thread has a reference to the client: destroying it may wait.
+        arguments = self._make_consumer(), queried, alone, assignment.process
+        thread = Thread(target=self._run, args=arguments, name="committed", daemon=True)
+        del arguments
+        self._queries.append(_Query(thread, now + (NEW_CLIENT_SECONDS if alone else ALONE_AFTER_SECONDS)))
+        thread.start()
 
-    def _start_own(self, assignment: Assignment, query: _Query) -> list[TopicPartition]:
-        """Start partitions without the marker of another process; ask for the members of the group for the rest."""
+    def _make_consumer(self) -> Consumer:
+        # Of read-committed consumers only, the client asks for stable offsets.
+        return make_client(Consumer, {**self._config, "group.id": self._group, "isolation.level": "read_committed"})
+
+    # On a query's thread.
+
+    def _run(self, client: Consumer, queried: Queried, alone: bool, process: str) -> None:
+        """Queue the offsets, and the members of the group with those that have the marker of another process."""
+        parts = [[partition] for partition in random.sample(list(queried), len(queried))] if alone else [list(queried)]
+        timeout = ALONE_TIMEOUT_SECONDS if alone else TIMEOUT_SECONDS
+        end, foreign = monotonic() + (NEW_CLIENT_SECONDS if alone else TIMEOUT_SECONDS), []
+        while parts and monotonic() < end:
+            offsets = self._fetch(client, parts.pop(), timeout)
+            foreign += [offset for offset in offsets if _is_foreign(offset, process)]
+            self._answers.put(_Answer(queried, [offset for offset in offsets if not _is_foreign(offset, process)]))
+        if foreign:
+            self._describe(queried, foreign)
+
+    def _fetch(self, client: Consumer, partitions: Sequence[Partition], timeout: float) -> list[TopicPartition]:
+        """Return stable committed offsets; none after an error."""
         try:
-            offsets: list[TopicPartition] = query.response.result().topic_partitions
+            offsets: list[TopicPartition] = client.committed([TopicPartition(*one) for one in partitions], timeout)
         except KafkaException as error:
-            self._client_errors.record(error.args[0])
+            if error.args[0].code() != KafkaError._TIMED_OUT:  # an offset is pending, or brokers are silent
+                self._client_errors.record(error.args[0])
             return []
-        starts, undecided = [], []
-        for offset in offsets:
-            marker = CrashMarker.parse(offset.metadata)
-            if marker is not None and marker.process not in (GIVEN_BACK, assignment.process):
-                undecided.append(offset)
-            elif (start := self._start(assignment, query, offset, crashed=False)) is not None:
-                starts.append(start)
-        if undecided:
-            descriptions = query.client.describe_consumer_groups([self._group], request_timeout=TIMEOUT_SECONDS)
-            self._queries.append(
-                query._replace(response=descriptions[self._group], sent_at=monotonic(), undecided=undecided)
-            )
-        return starts
+        return offsets
 
-    # Was the former owner killed?
-
-    def _alive(self, description: "Future[Any]") -> frozenset[str] | None:
-        """Return the names of the members of the group; None if it could not be described."""
+    def _describe(self, queried: Queried, foreign: Sequence[TopicPartition]) -> None:
+        """Queue offsets with the members of the group, unless the brokers are silent."""
         try:
-            members = description.result().members
-        except KafkaException as error:
+            client = make_client(AdminClient, dict(self._config))
+            futures = client.describe_consumer_groups([self._group], request_timeout=ADMIN_TIMEOUT_SECONDS)
+            # Raised here, the error would refer to this frame, and with it to the client, until a garbage collection.
+            error = futures[self._group].exception(TIMEOUT_SECONDS)
+        except (AddressError, TimeoutError):  # e.g. while a certificate file is replaced
+            return  # the offsets are queried again
+        members = None
+        if isinstance(error, KafkaException):
             self._client_errors.record(error.args[0])
-            return None
+        else:
+            members = self._members(futures[self._group].result())
+        self._answers.put(_Answer(queried, foreign, True, members))
+
+    def _members(self, description: Any) -> frozenset[str]:
         # A static member keeps the name under which it first joined, also when another process takes its place.
         return frozenset(
             member.client_id
-            for member in members
+            for member in description.members
             if self._instance is None or member.group_instance_id != self._instance
         )
 
-    def _decide(self, assignment: Assignment, query: _Query) -> list[TopicPartition]:
+    # Was the former owner killed?
+
+    def _decide(self, assignment: Assignment, answer: _Answer) -> list[TopicPartition]:
         """Start partitions whose former owner is alive, or can be counted as crashed."""
-        alive, starts = self._alive(query.response), []
-        for offset in query.undecided:
-            marker, assigned = CrashMarker.parse(offset.metadata), query.queried.get(_partition(offset))
+        starts = []
+        for offset in answer.offsets:
+            marker, assigned = CrashMarker.parse(offset.metadata), answer.queried.get(_partition(offset))
             if marker is None or assigned is None:
                 continue
-            is_alive = alive is not None and member_name(marker.process) in alive
+            is_alive = answer.members is not None and member_name(marker.process) in answer.members
             harmless = marker.crashes + 1 < ISOLATE_AFTER_CRASHES
             if is_alive or harmless or monotonic() - assigned.added_at > REJOIN_SECONDS:
-                start = self._start(assignment, query, offset, not is_alive)
+                start = self._start(assignment, answer.queried, offset, not is_alive)
                 starts += [] if start is None else [start]
         return starts
 
     def _start(
-        self, assignment: Assignment, query: _Query, answer: TopicPartition, crashed: bool
+        self, assignment: Assignment, queried: Queried, answer: TopicPartition, crashed: bool
     ) -> TopicPartition | None:
         partition = _partition(answer)
         assigned = assignment.get(partition)
-        if assigned is None or assigned is not query.queried.get(partition) or assigned.guard is not None:
+        if assigned is None or assigned is not queried.get(partition) or assigned.guard is not None:
             return None
         if answer.error is not None:
             if answer.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
@@ -225,6 +269,11 @@ class CommittedOffsets:
         topic, number = partition
         log.info("partition appeared after the start, reading its oldest record", topic=topic, partition=number)
         return RESETS["beginning"]
+
+
+def _is_foreign(offset: TopicPartition, process: str) -> bool:
+    marker = CrashMarker.parse(offset.metadata)
+    return marker is not None and marker.process not in (GIVEN_BACK, process)
 
 
 def _partition(offset: TopicPartition) -> Partition:

@@ -29,7 +29,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition, libversion
 
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.stream.addresses import Address, AddressError
@@ -156,6 +156,7 @@ class KafkaSource:
             self._commits: Commits = commits
         else:
             self._consumer = make_client(Consumer, config)
+            check_group_metadata(self._consumer.consumer_group_metadata())
             self._commits = TransactionCommits(self._assignment, transactions, self._current_membership, self._jobs)
         query_config = query_properties(config, self.client_errors)
         self._monitor = ClusterMonitor(query_config, address.names, self.client_errors, self._on_topic_recreated)
@@ -571,9 +572,22 @@ def _wake_owner() -> None:
     """Do nothing: an empty job that wakes the owner."""
 
 
+def check_group_metadata(of_no_member: object) -> None:
+    """Warn if the group metadata of a consumer that has not joined cannot be read by :func:`_generation_of`."""
+    if _generation_of(of_no_member) != _NO_GENERATION:
+        log.warning(
+            "group metadata of this librdkafka version not understood: a worker that the group has removed is not"
+            " noticed before it commits; use an earlier version of confluent-kafka",
+            librdkafka=libversion()[0],
+        )
+
+
 def _generation_of(membership: object) -> int:
-    """Return the generation in the client's group metadata: the magic ``CGMD``, then a 32-bit integer."""
+    """Return the generation in the client's group metadata: the magic ``CGMD``, then a 32-bit integer.
+
+    The layout is that of librdkafka 2, which has no function for it; :func:`check_group_metadata` warns of another one.
+    """
     magic, _, rest = bytes(cast(bytes, membership)).partition(b":")
     if not magic.startswith(b"CGMD") or len(rest) < 4:
-        return 0  # unknown format of a later client: rely on the broker's check
+        return 0  # unknown layout: rely on the broker's check
     return int(struct.unpack_from("=i", rest)[0])

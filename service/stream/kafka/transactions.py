@@ -17,8 +17,13 @@ After an outage of all brokers, a new producer is created before offsets are sen
 group coordinator that it has lost. Initialising the new one aborts the open transaction. The same is done when
 ``send_offsets_to_transaction`` does not return: a broker that was silent for some seconds is enough for it to wait
 forever. The abandoned producer keeps its thread until that call returns; it is fenced, and its outcome is ignored.
+
+Replaced producers are never destroyed: that corrupts memory if a call had not returned or timed out (librdkafka 2.16),
+and the process is aborted. Each keeps about six threads, half a megabyte and its connections, so a process replaces a
+limited number of them (:data:`MAX_REPLACED`).
 """
 
+import ctypes
 import os
 import socket
 import threading
@@ -67,6 +72,8 @@ REPLACE_SECONDS: Final = 15.0
 """
 HUNG_SECONDS: Final = 75.0
 """Seconds after which the process ends if new producers hang, too, although brokers respond."""
+MAX_REPLACED: Final = 20
+"""Producers that are replaced before the process ends, as each of them is kept: about one in an outage."""
 LOST_SECONDS: Final = 75.0
 """Seconds of repeated timeouts of a call, although brokers respond, after which the process ends."""
 CLOSE_SECONDS: Final = 5.0
@@ -138,7 +145,7 @@ class KafkaTransactions:
         self._poll_lock = threading.Lock()
         topics = [topic for topic in (self.topic, dead_letters) if topic]
         self._topic_probe = TopicProbe(self._config, topics, self.client_errors)
-        self._initialised, self._outages = False, 0
+        self._initialised, self._outages, self._replaced = False, 0, 0
         # Written by the owner, read by `check` on another thread, which may replace the owner during a call.
         self._call: _Call | None = None
         self._running: Future[list[DeliveryReport]] | None = None
@@ -197,6 +204,8 @@ class KafkaTransactions:
 
         Replaces the producer if the running call hangs.
         """
+        if self._replaced >= MAX_REPLACED:
+            return f"Kafka transactions: {self._replaced} producers were replaced"
         if (call := self._call) is None:
             return ""
         now = monotonic()
@@ -217,11 +226,17 @@ class KafkaTransactions:
                 return
             self._call, self._hung_since = None, self._hung_since or call.repeated_at
             running, self._running = self._running, None
+            self._keep_former()
             self._producer, self._initialised = producer, False
         log.warning("transactional producer replaced", call=call.name, seconds=round(monotonic() - call.repeated_at))
         if running is not None:
             running.set_exception(TransientError(f"{self.topic}: {call.name} does not return"))
         self._thread = self._start_owner()
+
+    def _keep_former(self) -> None:
+        """Keep the producer that is about to be replaced, also while the interpreter ends."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
+        self._replaced += 1
 
     # On the owner's thread.
 
@@ -254,7 +269,9 @@ class KafkaTransactions:
 
     def _initialise(self) -> None:
         if self._had_outage():
-            self._producer, self._initialised = make_client(Producer, self._config), False
+            producer = make_client(Producer, self._config)
+            self._keep_former()
+            self._producer, self._initialised = producer, False
         if not self._initialised:
             self._outages = self.client_errors.outages
             self._repeat("init_transactions", CALL_SECONDS)

@@ -224,7 +224,7 @@ def _plan(
     survey: Survey, layout: PacketLayout, version: str | None, rows: tuple[ObservationColumns, ...]
 ) -> PacketPlan:
     metadata = METADATA_COLUMNS if layout.metadata else ()
-    return PacketPlan(survey, layout, version, rows, layout.metadata, metadata, layout.context)
+    return PacketPlan(survey, layout, version, rows, layout.metadata, metadata, layout.context, layout.position)
 
 
 def _parse(data: bytes) -> Json:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nightjar_alerts.alerts.photometry import Bands, Columns, Convert
+from nightjar_alerts.alerts.photometry import Bands, Convert, PhotometryColumns
 from nightjar_alerts.models.photometry import filter_index
 
 Aliases = Mapping[str, tuple[str, ...]]
@@ -57,6 +57,7 @@ class PacketLayout:
     metadata : record with metadata columns.
     context : possible fields of each context value, by the names of :data:`models.metadata.KNOWN_COLUMNS`; the first
         one that is a number is used.
+    position : possible fields of right ascension and declination, degrees; the first valid pair is used.
     njy_per_unit : computes nJy per flux unit from the columns of all lists by role; None if fluxes are in nJy.
     """
 
@@ -73,7 +74,8 @@ class PacketLayout:
     version: tuple[Path, ...] = ()
     metadata: str | None = None
     context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    njy_per_unit: Callable[[Sequence[Columns]], float] | None = None
+    position: tuple[tuple[Path, Path], ...] = ()
+    njy_per_unit: Callable[[Sequence[PhotometryColumns]], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ SAME_EXPOSURE_DAYS: Final = 10.0 / SECONDS_PER_DAY
 SAME_VISIT_DAYS: Final = 0.01
 
 Float64 = NDArray[np.float64]
-Columns = Mapping[str, Sequence[Any]]
+PhotometryColumns = Mapping[str, Sequence[Any]]
 
 
 class Flaw(IntEnum):
@@ -71,7 +71,7 @@ class Photometry:
 
 _COLUMNS: Final = tuple(column.name for column in fields(Photometry))
 
-Convert = Callable[[Columns, bool, Bands], Photometry]
+Convert = Callable[[PhotometryColumns, bool, Bands], Photometry]
 """Converts a list of observations to photometry; arguments: columns by role, whether they are detections, filters."""
 
 
@@ -134,7 +134,7 @@ def no_flaws(count: int) -> NDArray[np.int8]:
     return np.zeros(count, dtype=np.int8)
 
 
-def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
+def in_njy(columns: PhotometryColumns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
     """Return rows whose fluxes are already difference fluxes in nJy, at converted times."""
     return Photometry(
         mjd=mjd,

@@ -56,6 +56,7 @@ class PacketPlan:
     rows : lists of observations, in the layout's order of preference.
     metadata_at, metadata : record with metadata, and its columns.
     context : paths of the context values.
+    position : paths of right ascension and declination.
     """
 
     survey: Survey
@@ -65,6 +66,7 @@ class PacketPlan:
     metadata_at: str | None
     metadata: tuple[str, ...]
     context: Mapping[str, tuple[FieldPath, ...]]
+    position: tuple[tuple[FieldPath, FieldPath], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,10 +227,15 @@ class _Resolver:
             self._present(paths, _SCALAR)
         self._present(layout.version, frozenset({"string"}))
         metadata, context = self._metadata(), self._context()
+        position = tuple(pair for pair in layout.position if all(self._holds(path, _NUMBER) for path in pair))
+        for path in position[0] if position else ():
+            self._want(path)
         keep = {name: frozenset(names) for name, names in self.keep.items()}
         decoder = AvroDecoder(self.schema, keep, self.trusted)
         metadata_at = layout.metadata if metadata else None
-        return DecodePlan(self.survey, layout, self.version, rows, metadata_at, metadata, context, decoder)
+        return DecodePlan(
+            self.survey, layout, self.version, rows, metadata_at, metadata, context, position[:1], decoder
+        )
 
     def _rows(self, place: Observations) -> ObservationColumns:
         names = {}

@@ -22,14 +22,14 @@ from nightjar_alerts.alerts.documents import looks_like_json, parse_documents, r
 from nightjar_alerts.alerts.layouts import PacketLayout
 from nightjar_alerts.alerts.layouts import Path as FieldPath
 from nightjar_alerts.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
-from nightjar_alerts.alerts.photometry import Columns
+from nightjar_alerts.alerts.photometry import PhotometryColumns
 from nightjar_alerts.alerts.plans import PacketPlan
 from nightjar_alerts.alerts.surveys import SURVEYS
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import Allowance, TooCostly
 from nightjar_alerts.models.metadata import clean_metadata
 
-Record = Mapping[str, Any]
+AlertRecord = Mapping[str, Any]
 
 _VERSION: Final = re.compile(r"(?:lsst\.v)?(\d{1,3}(?:[._]\d{1,3}){0,2})")
 _FILTER: Final = re.compile(r"[!-~]+")
@@ -45,10 +45,10 @@ class ObservationList(NamedTuple):
 
     path: str
     rows: photometry.Photometry
-    columns: Columns
+    columns: PhotometryColumns
 
 
-def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet:
+def build_packet(record: AlertRecord, plan: PacketPlan, limits: ReadLimits) -> Packet:
     """Convert a record from the plan's decoder, or a JSON document, to a packet.
 
     Raises
@@ -79,10 +79,11 @@ def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet
     metadata = _metadata_of(record, plan)
     if match:
         metadata["solar_system_distance"] = match.arcsec
+    ra, dec = _position_of(record, plan)
     curve = LightCurve(
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
         metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts),
-        dropped=_dropped(every) if len(points) < len(every) else {},
+        dropped=_dropped(every) if len(points) < len(every) else {}, ra=ra, dec=dec,
     )  # fmt: skip  # merge() ensures that the light curve is valid
     return replace(packet, curve=curve)
 
@@ -98,7 +99,7 @@ HISTORY_DAYS: Final = 0.5
 """Detections earlier than this before the alert cannot be caused by the moving object."""
 
 
-def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatch | None:
+def _solar_system_match(record: AlertRecord, layout: PacketLayout) -> SolarSystemMatch | None:
     if moving_id := _first_id(record, layout.moving_id[:1]):
         return SolarSystemMatch(0.0, f"the source belongs to the Solar System object {moving_id[:40]}")
     for path, values in layout.moving_flags:
@@ -144,14 +145,14 @@ class ArchiveAlert(NamedTuple):
     parts: list[ObservationList]
 
 
-def build_archive_alert(record: Record, plan: PacketPlan, limits: ReadLimits) -> ArchiveAlert:
+def build_archive_alert(record: AlertRecord, plan: PacketPlan, limits: ReadLimits) -> ArchiveAlert:
     """Convert a record to rows as :func:`build_packet` does, with the same errors."""
     parts = observations(record, plan, limits)
     object_id = _first_id(record, plan.layout.object_id)
     return ArchiveAlert(plan.survey.name, object_id, _alert_time(record, parts), parts)
 
 
-def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | None:
+def _alert_time(record: AlertRecord, parts: Sequence[ObservationList]) -> float | None:
     """Return the mid-exposure time of the detection that caused the alert: the one outside lists, or the newest."""
     own = [part for part in parts if isinstance(record[part.path], dict)]
     for part in own or parts:
@@ -161,7 +162,7 @@ def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | Non
     return None
 
 
-def observations(record: Record, plan: PacketPlan, limits: ReadLimits) -> list[ObservationList]:
+def observations(record: AlertRecord, plan: PacketPlan, limits: ReadLimits) -> list[ObservationList]:
     """Convert each non-empty list of observations, in the plan's order of preference.
 
     Raises
@@ -210,14 +211,14 @@ def _dropped(rows: photometry.Photometry) -> dict[str, int]:
     return dict(counts)
 
 
-def _table(value: Record | ColumnTable | None) -> ColumnTable:
+def _table(value: AlertRecord | ColumnTable | None) -> ColumnTable:
     """Return the observations in a field, which has a single one, a list of them, or null."""
     if isinstance(value, ColumnTable):
         return value
     return ColumnTable(0, {}) if value is None else ColumnTable(1, {name: [one] for name, one in value.items()})
 
 
-def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
+def _metadata_of(record: AlertRecord, plan: PacketPlan) -> dict[str, float]:
     """Return the metadata and context values of the object."""
     source = record.get(plan.metadata_at) if plan.metadata_at else None
     metadata = {}
@@ -230,7 +231,16 @@ def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
     return metadata
 
 
-def _at(record: Record, path: FieldPath) -> Any:
+def _position_of(record: AlertRecord, plan: PacketPlan) -> tuple[float | None, float | None]:
+    """Return right ascension and declination, degrees; None for both if the packet has no valid ones."""
+    for path_ra, path_dec in plan.position:
+        ra, dec = _number(_at(record, path_ra)), _number(_at(record, path_dec))
+        if ra is not None and dec is not None and 0 <= ra <= 360 and abs(dec) <= 90:
+            return float(ra), float(dec)
+    return None, None
+
+
+def _at(record: AlertRecord, path: FieldPath) -> Any:
     value: Any = record
     for name in path:
         if not isinstance(value, dict):
@@ -247,7 +257,7 @@ def _number(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
+def _first_id(record: AlertRecord, paths: Sequence[FieldPath]) -> str:
     """Return the first id that is set, as a string.
 
     Surveys and databases write 0, negative numbers, empty strings and ``null`` for missing ids. Floats are ignored,
@@ -266,7 +276,7 @@ def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
     return ""
 
 
-def _schema_version(record: Record, plan: PacketPlan) -> str:
+def _schema_version(record: AlertRecord, plan: PacketPlan) -> str:
     if plan.version is not None:
         return plan.version
     stated = (_at(record, path) for path in plan.layout.version)
@@ -419,7 +429,7 @@ def _block(
         yield _of_survey(error.as_outcome(), plan)
 
 
-def _build(record: Record, plan: plans.DecodePlan, limits: ReadLimits) -> PacketOutcome:
+def _build(record: AlertRecord, plan: plans.DecodePlan, limits: ReadLimits) -> PacketOutcome:
     try:
         return build_packet(record, plan, limits)
     except Exception as error:  # the following records can still be read

@@ -1,6 +1,6 @@
 """Conversion between light curves and arrays of the network: features, padded inputs, rows of the outputs.
 
-:class:`TaskAdapter` does not depend on queues, threads or HTTP; the engine does not depend on fluxes or probabilities.
+:class:`Adapter` does not depend on queues or threads; runners do not depend on fluxes or probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nightjar_alerts.core.failures import InferenceFailed
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 
@@ -34,7 +35,7 @@ class ModelInput:
         return len(self.tokens)
 
 
-class TaskAdapter:
+class Adapter:
     """Converts the inputs and outputs of a classifier. Safe to use from several threads."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -67,13 +68,13 @@ class TaskAdapter:
         declared = {output.name: output.shape[1:] for output in self.manifest.outputs}
         return shapes | {name: declared[name] for name in ROUTING_OUTPUTS if name in declared}
 
-    def split(self, outputs: Arrays, size: int) -> list[Row | None]:
+    def split(self, outputs: Arrays, size: int) -> list[Row | InferenceFailed]:
         """Split the outputs of a batch into rows.
 
         Returns
         -------
         One row per light curve, copied so that it does not keep the whole batch in memory: the outputs of
-        :meth:`output_shapes`, all float32. None where a value is not finite.
+        :meth:`output_shapes`, all float32. An error where a value is not finite.
 
         Raises
         ------
@@ -92,7 +93,7 @@ class TaskAdapter:
             finite_NB = [np.isfinite(outputs[name]).reshape(size, -1).all(axis=1) for name in names]
             finite = np.all(finite_NB, axis=0).tolist()
         return [
-            {name: np.array(outputs[name][row]) for name in names} if is_finite else None
+            {name: np.array(outputs[name][row]) for name in names} if is_finite else InferenceFailed()
             for row, is_finite in enumerate(finite)
         ]
 

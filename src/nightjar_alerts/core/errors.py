@@ -1,13 +1,12 @@
-"""Errors of a light curve, and conversion of msgspec errors to :class:`FieldError`."""
+"""Errors of the values of a request: JSON pointer, reason code and description."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Final
 
-import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from msgspec import Meta
 
+from nightjar_alerts.core.record import Record
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.lightcurve import LightCurveError
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
@@ -16,17 +15,18 @@ MAX_FIELD_ERRORS = 20
 _MAX_NAME_LENGTH = 60
 
 
-_Text = Annotated[str, BeforeValidator(without_surrogates)]  # may quote a value of the request
+class FieldError(Record, kw_only=True):
+    """An invalid value of a request. Unpaired surrogates in its texts, which may quote the request, are escaped."""
 
+    pointer: Annotated[
+        str, Meta(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
+    ]
+    reason: Annotated[str, Meta(description="machine-readable code, such as not_finite")]
+    detail: Annotated[str, Meta(description="description of the error")]
 
-class FieldError(BaseModel):
-    """An invalid value of a request."""
-
-    model_config = ConfigDict(frozen=True)
-
-    pointer: _Text = Field(description="JSON pointer into the body, such as /light_curves/3/flux/17, or /query/NAME")
-    reason: str = Field(description="machine-readable code, such as not_finite")
-    detail: _Text = Field(description="description of the error")
+    def __post_init__(self) -> None:
+        """Escape unpaired surrogates, which UTF-8 cannot encode."""
+        self.pointer, self.detail = without_surrogates(self.pointer), without_surrogates(self.detail)
 
 
 def pointer(steps: Iterable[object]) -> str:
@@ -52,34 +52,16 @@ class InvalidLightCurve(LightCurveError):
         super().__init__(self.errors[0].pointer, self.errors[0].reason, self.errors[0].detail)
 
 
-_PATH = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
-_MESSAGE = re.compile(r"^(?P<text>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
-# Prefix of a msgspec message, reason, and detail (empty: the message). The first match counts.
-_REASONS: Final[Sequence[tuple[str, str, str]]] = (
-    ("Expected `array` of length >=", "empty", "must not be empty"),
-    ("Expected `str` of length <=", "too_long", ""),
-    ("Expected `object` of length <=", "too_long", ""),
-    ("Expected `str` matching", "string_pattern_mismatch", ""),
-    ("Expected `int` >=", "too_small", ""),
-    ("Expected `float` >", "greater_than", ""),
-    ("Expected `float` <", "less_than", ""),
-    ("Expected `str | object", "prior_type", "must be a name or an object of weights by class"),
-    ("Invalid enum value", "not_one_of", ""),
-    ("Number out of range", "not_finite", "must be finite"),
-    ("Invalid base64", "not_a_list", "must be a list"),
-    ("Unpaired surrogate", NOT_UNICODE, NOT_UNICODE_TEXT),
-)
-# Expected type in a message, reason and detail. The first match counts.
-_TYPES: Final[Sequence[tuple[str, str, str]]] = (
-    ("array", "not_a_list", "must be a list"),
-    ("object", "not_an_object", "must be an object"),
-    ("str", "not_a_string", "must be a string"),
-    ("float", "not_a_number", "must be a number"),
-    ("int", "not_an_integer", "must be an integer"),
-    ("bool", "not_a_boolean", "must be true or false"),
-)
-
-
+_COMMON_NAMES: Final[Mapping[str, str]] = {
+    "time": "mjd",
+    "jd": "mjd, which is a Julian date minus 2400000.5",
+    "magnitude": "mag",
+    "filter": "band",
+    "id": "object_id",
+    "name": "object_id",
+    "decl": "dec",
+}
+"""Fields for common names that are not similar to them."""
 _METADATA_NAMES: Final[Mapping[str, str]] = {
     "redshift": "zspec (of the object) or hostgal_zspec (of its host)",
     "z": "zspec (of the object) or hostgal_zspec (of its host)",
@@ -89,41 +71,21 @@ _METADATA_NAMES: Final[Mapping[str, str]] = {
 """Fields for common names of metadata."""
 
 
-def _unknown_field(where: str, name: str) -> str:
-    """Return the detail of an unknown field, with the most similar known name."""
-    if not where.endswith("/metadata"):
-        return "unknown field"
-    similar = _METADATA_NAMES.get(name.lower())
-    if similar is None:
-        similar = " or ".join(get_close_matches(name.lower(), KNOWN_COLUMNS, 2))
-    return (
-        f"unknown field; send {similar}" if similar else f"unknown field; known are {', '.join(KNOWN_COLUMNS[:6])}, ..."
-    )
+def similar_names(name: str, known: Iterable[str], several: bool = False) -> str:
+    """Return the most similar known name, or two if ``several``; empty if none is similar."""
+    return " or ".join(get_close_matches(name[:_MAX_NAME_LENGTH].lower(), known, 2 if several else 1))
 
 
-def is_key_error(error: msgspec.ValidationError) -> bool:
-    """Return True if the error is an object key that is not a valid string."""
-    return "`key`" in str(error)
-
-
-def to_field_error(error: msgspec.ValidationError, parent: str = "") -> FieldError:
-    """Convert a msgspec error; ``parent`` is the JSON pointer of the decoded value."""
-    match = _MESSAGE.match(str(error))
-    assert match is not None
-    text = match["text"]
-    where = parent + pointer(name or index for name, index in _PATH.findall(match["path"] or ""))
-    if text.startswith("Object missing required field"):
-        return FieldError(pointer=where + pointer([text.split("`")[1]]), reason="missing", detail="required field")
-    if text.startswith("Object contains unknown field"):
-        name = text.partition("`")[2][:-1]
-        return FieldError(pointer=where + pointer([name]), reason="unknown_field", detail=_unknown_field(where, name))
-    if text.startswith("Invalid base64") and where.endswith("/metadata"):
-        return FieldError(pointer=where, reason="not_an_object", detail="must be an object")
-    for beginning, reason, detail in _REASONS:
-        if text.startswith(beginning):
-            return FieldError(pointer=where, reason=reason, detail=detail or text.replace("`", ""))
-    expected = text.partition(", got")[0]
-    for name, reason, detail in _TYPES:
-        if name in expected:
-            return FieldError(pointer=where, reason=reason, detail=detail)
-    return FieldError(pointer=where, reason="invalid", detail=text.replace("`", ""))
+def unknown_field(where: str, name: str, known: Iterable[str], kind: str = "field") -> FieldError:
+    """Return the error of an unknown field of the object at ``where``, with the field that is probably meant."""
+    known = list(known)
+    is_metadata = KNOWN_COLUMNS[0] in known
+    similar = (_METADATA_NAMES if is_metadata else _COMMON_NAMES).get(name.lower(), "")
+    if similar.partition(" ")[0].strip(",") not in known:
+        similar = similar_names(name, known, several=is_metadata)
+    detail = f"unknown {kind}"
+    if similar:
+        detail += f"; send {similar}"
+    elif is_metadata:
+        detail += f"; known are {', '.join(known[:6])}, ..."
+    return FieldError(pointer=where + pointer([name]), reason="unknown_field", detail=detail)

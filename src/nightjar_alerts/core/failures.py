@@ -1,61 +1,41 @@
-"""Errors of the engine: errors of a request or light curve, and fatal errors.
-
-Transports convert an :class:`EngineError` to a response; this module does not depend on HTTP.
-"""
+"""Errors of a run: of one light curve, or of the model, which then fails every run."""
 
 import re
 from enum import StrEnum
+from typing import ClassVar
 
 
-class EngineError(Exception):
-    """Base of every rejection and every failure of the engine."""
+class RunError(Exception):
+    """Base of the errors of running a network. A light curve with such an error has the status ``failed``.
+
+    Attributes
+    ----------
+    reason : reason code of the result.
+    """
+
+    reason: ClassVar[str]
 
 
-class Overloaded(EngineError):
-    """The queue is too long to accept this request; ``retry_after`` predicts the seconds until it fits."""
-
-    def __init__(self, retry_after: float) -> None:
-        super().__init__(f"too much work is queued; try again in {retry_after:.1f} s")
-        self.retry_after = retry_after
-
-
-class DeadlineExceeded(EngineError):
-    """The deadline passed, or would have passed before the end of the run."""
-
-    def __init__(self) -> None:
-        super().__init__("the deadline passed before an answer could be computed")
-
-
-class InferenceFailed(EngineError):
+class InferenceFailed(RunError):
     """The network failed on this light curve when run alone; ``__cause__`` holds the reason, for the log only."""
+
+    reason = "inference_failed"
 
     def __init__(self) -> None:
         super().__init__("the network failed on this light curve")
 
 
-class RunAborted(EngineError):
+class RunAborted(RunError):
     """Base of failures that were not caused by the light curve: a later attempt may succeed."""
 
 
 class OutOfMemory(RunAborted):
     """There was not enough memory to run this light curve, even alone."""
 
+    reason = "out_of_memory"
+
     def __init__(self) -> None:
         super().__init__("there was not enough memory to run this light curve")
-
-
-class EngineClosed(EngineError):
-    """The engine is starting, draining or stopped and accepts no work."""
-
-    def __init__(self) -> None:
-        super().__init__("the engine is not accepting work")
-
-
-class EngineDead(EngineError):
-    """The engine failed for good; the process has to be replaced."""
-
-    def __init__(self) -> None:
-        super().__init__("the inference engine has failed")
 
 
 _NO_MEMORY = re.compile(r"bad[_ ]alloc|allocate memory|out of memory|OUT_OF_MEMORY|ALLOC_FAILED", re.IGNORECASE)
@@ -66,9 +46,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
-def error_of(error: Exception) -> EngineError:
+def error_of(error: Exception) -> RunError:
     """Convert an exception of a run with one light curve to the error that its caller receives."""
-    if isinstance(error, EngineError):
+    if isinstance(error, RunError):
         return error
     failed = OutOfMemory() if is_out_of_memory(error) else InferenceFailed()
     failed.__cause__ = error
@@ -76,7 +56,7 @@ def error_of(error: Exception) -> EngineError:
 
 
 class ErrorKind(StrEnum):
-    """Kinds of engine errors, as named in metrics and logs."""
+    """Kinds of errors of a model, as named in metrics and logs."""
 
     THREAD_DIED = "thread_died"
     OUT_OF_MEMORY = "out_of_memory"
@@ -92,14 +72,16 @@ MESSAGES = {
 }
 
 
-class FatalEngineError(BaseException):
-    """The engine cannot continue. Not an ``Exception``, so that it is not handled as a failed batch and bisected."""
+class ModelFailedError(RuntimeError):
+    """The model fails every run, also of a dummy light curve: no later light curve would be classified.
+
+    A lost GPU, or memory that other programs use, is the usual cause, which ``__cause__`` holds. Restart the process.
+
+    Attributes
+    ----------
+    kind : what failed.
+    """
 
     def __init__(self, kind: ErrorKind) -> None:
-        super().__init__(MESSAGES[kind])
+        super().__init__(f"{MESSAGES[kind]}; restart the process")
         self.kind = kind
-
-
-def kind_of(error: BaseException) -> ErrorKind:
-    """Return the kind of the error that stopped an engine."""
-    return error.kind if isinstance(error, FatalEngineError) else ErrorKind.THREAD_DIED

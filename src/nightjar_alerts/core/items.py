@@ -12,17 +12,9 @@ import numpy as np
 from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.core.adapter import ModelInput, Row
 from nightjar_alerts.core.errors import INTERNAL_ERROR, FieldError, InvalidLightCurve
-from nightjar_alerts.core.failures import DeadlineExceeded, EngineError, InferenceFailed, OutOfMemory
+from nightjar_alerts.core.failures import RunError
+from nightjar_alerts.core.result import PhotometryWarning, Status
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-
-Status = Literal["classified", "abstained", "rejected", "failed"]
-
-FAILURE_REASONS: dict[type[EngineError], str] = {
-    DeadlineExceeded: "deadline_exceeded",
-    InferenceFailed: "inference_failed",
-    OutOfMemory: "out_of_memory",
-}
-"""Reason codes of the status ``failed``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +46,24 @@ class Prediction:
 
     Attributes
     ----------
-    outputs : the row of :meth:`core.adapter.TaskAdapter.split`.
+    outputs : the row of :meth:`core.adapter.Adapter.split`.
     batch_size : light curves in the run; 0 for a cached result.
-    queue_seconds, assemble_seconds, run_seconds : time in the queue, of padding the batch, and of running it.
+    queue_seconds, assemble_seconds, run_seconds : time in the queue, of padding the batch, and of running it; measured
+        by the engine of the service only.
     run_started : start of the run, ``time.monotonic()`` seconds.
     run_span : tracing span of the batch, None where it is not traced.
     """
 
     outputs: Row
     batch_size: int
-    queue_seconds: float
-    assemble_seconds: float
-    run_seconds: float
+    queue_seconds: float = 0.0
+    assemble_seconds: float = 0.0
+    run_seconds: float = 0.0
     run_started: float = 0.0
     run_span: object = None
 
 
-RunResult = Prediction | EngineError
+RunResult = Prediction | RunError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +111,7 @@ def outcome_of(
     tokens, prediction = model_input.tokens, result if isinstance(result, Prediction) else None
     return Outcome(
         status="failed" if prediction is None else "classified",
-        reason="" if isinstance(result, Prediction) else FAILURE_REASONS[type(result)],
+        reason="" if isinstance(result, Prediction) else result.reason,
         detail="" if isinstance(result, Prediction) else str(result),
         prediction=prediction,
         truncated=tokens.truncated,
@@ -175,7 +168,7 @@ def curve_identity(curve: LightCurve | InvalidLightCurve) -> dict[str, object]:
     if isinstance(curve, LightCurve) and curve.described_filters:
         members["filters"] = dict(curve.described_filters)
     if isinstance(curve, LightCurve) and curve.warnings:
-        members["warnings"] = [warning._asdict() for warning in curve.warnings]
+        members["warnings"] = [PhotometryWarning(**warning._asdict()) for warning in curve.warnings]
     return members
 
 

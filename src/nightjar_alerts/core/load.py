@@ -8,7 +8,7 @@ from time import monotonic, perf_counter, thread_time
 
 import onnxruntime as ort
 
-from nightjar_alerts.core.adapter import Arrays, Graph, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Arrays, Graph
 from nightjar_alerts.core.cost import CostModel, RunSample
 from nightjar_alerts.core.warmup import WARM_UP_SECONDS, BatchShape, dummy_batch, measure, time_run
 from nightjar_alerts.models.bundle import GOLDEN_SECONDS, Bundle, BundleError, load_bundle, verify_golden
@@ -76,7 +76,7 @@ def load_model(
     bundle = load_bundle(path)
     session = _open(bundle, provider, library)
     golden_error = verify_golden(bundle, session)
-    adapter = TaskAdapter(bundle.manifest)
+    adapter = Adapter(bundle.manifest)
     arrays = adapter.assemble(dummy_batch(adapter, RAGGED))
     _check_inputs(bundle, session, arrays)
     _check_outputs(bundle, session, arrays, adapter)
@@ -115,7 +115,7 @@ def _check_inputs(bundle: Bundle, session: ort.InferenceSession, arrays: Arrays)
         raise BundleError(f"{bundle.path}: the graph and the manifest disagree on whether metadata are taken")
 
 
-def _check_outputs(bundle: Bundle, session: ort.InferenceSession, arrays: Arrays, adapter: TaskAdapter) -> None:
+def _check_outputs(bundle: Bundle, session: ort.InferenceSession, arrays: Arrays, adapter: Adapter) -> None:
     """Check that the graph returns the outputs of the manifest, in the expected shapes."""
     try:
         outputs = run_within(GOLDEN_SECONDS, session, arrays)
@@ -144,10 +144,10 @@ class Timing:
 def check_bundle(path: Path, provider: Provider, native: Native = "off") -> tuple[LoadedModel, list[Timing]]:
     """Load a bundle and time its runs; raises as :func:`load_model`."""
     loaded = load_model(path, provider, native)
-    return loaded, list(_timings(loaded.graph, TaskAdapter(loaded.bundle.manifest)))
+    return loaded, list(_timings(loaded.graph, Adapter(loaded.bundle.manifest)))
 
 
-def _timings(graph: Graph, adapter: TaskAdapter) -> Iterator[Timing]:
+def _timings(graph: Graph, adapter: Adapter) -> Iterator[Timing]:
     for batch in BATCHES:
         for length in LENGTHS:
             arrays = adapter.assemble(dummy_batch(adapter, BatchShape(batch, length, others=length)))

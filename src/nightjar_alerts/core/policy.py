@@ -11,7 +11,7 @@ Every batch contains the first item of the queue, so an item waits for at most a
 before it. There is no timer. :mod:`core.cost` predicts the times.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -113,6 +113,18 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
             if planned / separate < best_ratio:
                 best_size, best_ratio = batch, planned / separate
     return chosen[:best_size]
+
+
+def divide(lengths: Sequence[int], cost: CostModel, limits: BatchLimits) -> Iterator[list[int]]:
+    """Yield the indices of batches of light curves that are all known, the longest light curves first."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    queue = [QueueItem(lengths[index], 0.0, None) for index in order]
+    start = 0
+    while start < len(order):
+        # Sorted by length, the nearest items are the next ones, so a batch is the beginning of the queue.
+        size = len(choose(queue[start : start + limits.max_items], 0.0, cost, limits))
+        yield order[start : start + size]
+        start += size
 
 
 def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:

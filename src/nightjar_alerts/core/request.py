@@ -146,6 +146,14 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
             "of filters to bands and, if the request names no model, the model",
         ),
     ] = ""
+    ra: Annotated[
+        Annotated[float, Meta(ge=0, le=360)] | None,
+        Meta(description="right ascension of the object, degrees, ICRS; does not affect the result"),
+    ] = None
+    dec: Annotated[
+        Annotated[float, Meta(ge=-90, le=90)] | None,
+        Meta(description="declination of the object, degrees, ICRS; given together with ra"),
+    ] = None
 
 
 def missing_columns(present: Container[str]) -> list[str]:
@@ -157,34 +165,43 @@ def missing_columns(present: Container[str]) -> list[str]:
     return [name for name in needed if name not in present]
 
 
-Prior = (
-    Annotated[str, Meta(max_length=MAX_PRIOR_NAME)]
-    | Annotated[dict[str, int | float | str | bool | None], Meta(max_length=MAX_PRIOR_CLASSES)]
-    | None
-)
-PRIOR_TEXT = (
+PRIOR_TEXT: Final = (
     "class shares to assume: `uniform`, `lsst-alerts`, `ztf-alerts`, `ztf-bright`, another name that the model "
     "defines, or weights by class (0 for omitted classes); default: the shares of the model's calibration"
 )
-Deadline = Annotated[int, Meta(ge=1)] | None
-DEADLINE_TEXT = "deadline in milliseconds, after which the request fails with 504"
-EMBEDDING_TEXT = "if true, results include the network's embedding of the light curve"
-EXPERTS_TEXT = "if true, results include the experts of the network that the observations chose, by layer and band"
+Prior = Annotated[
+    Annotated[str, Meta(max_length=MAX_PRIOR_NAME)]
+    | Annotated[dict[str, int | float | str | bool | None], Meta(max_length=MAX_PRIOR_CLASSES)]
+    | None,
+    Meta(description=PRIOR_TEXT),
+]
+Coverage = Annotated[
+    Annotated[float, Meta(gt=0, lt=1)] | None,
+    Meta(
+        description="probability that the prediction set contains the true class; rounded up to the next coverage "
+        "that the model was calibrated for, or to all classes; default: that of the model (0.9 as exported)"
+    ),
+]
+Deadline = Annotated[
+    Annotated[int, Meta(ge=1)] | None,
+    Meta(description="deadline in milliseconds, after which the request fails with 504"),
+]
+Embedding = Annotated[bool, Meta(description="if true, results include the network's embedding of the light curve")]
+Experts = Annotated[
+    bool,
+    Meta(
+        description="if true, results include the experts of the network that the observations chose, by layer and band"
+    ),
+]
 
 
 class Options(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Options of a classification."""
 
-    deadline_ms: Annotated[Deadline, Meta(description=DEADLINE_TEXT)] = None
-    prior: Annotated[Prior, Meta(description=PRIOR_TEXT)] = None
-    coverage: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | None,
-        Meta(
-            description="probability that the prediction set contains the true class; rounded up to the next coverage "
-            "that the model was calibrated for, or to all classes; default: that of the model (0.9 as exported)"
-        ),
-    ] = None
-    embedding: Annotated[bool, Meta(description=EMBEDDING_TEXT)] = False
+    deadline_ms: Deadline = None
+    prior: Prior = None
+    coverage: Coverage = None
+    embedding: Embedding = False
     embedding_dtype: Annotated[
         Literal["float32", "float16"],
         Meta(description="precision of the embedding; float16 has three significant digits and half the size"),
@@ -196,9 +213,11 @@ class Options(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
             "values; msgpack always has the bytes, Arrow a list column"
         ),
     ] = "list"
-    experts: Annotated[bool, Meta(description=EXPERTS_TEXT)] = False
+    experts: Experts = False
 
 
+CALL_OPTIONS: Final = ("embedding", "prior", "coverage", "experts")
+"""Options of a call in Python; the others concern HTTP."""
 DEFAULT_OPTIONS: Final = Options()
 
 

@@ -1,21 +1,37 @@
-"""Serializer of results: JSON documents for HTTP responses, NDJSON lines and records of a stream.
+"""Serializer of results: from the outcomes of a model to the records of :mod:`core.result`, and JSON of these."""
 
-:mod:`service.answers.replies` declares the documents, and the published schemas in ``service/answers/schemas`` are
-generated from it. Documents are built without these pydantic models, which would be several times slower; tests
-validate them against the models.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 import orjson
 
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.errors import FieldError
-from nightjar_alerts.core.items import Outcome, Prediction, packet_identity
+from nightjar_alerts.core.items import Outcome, Prediction, Read, curve_of, packet_identity
+from nightjar_alerts.core.record import Record
+from nightjar_alerts.core.result import (
+    UNCLASSIFIED,
+    Abstained,
+    Classified,
+    ClassifierProvenance,
+    EvolutionFields,
+    EvolutionPoint,
+    EvolutionStep,
+    EvolutionSummary,
+    ExpertLayer,
+    Experts,
+    Failed,
+    LightCurveOut,
+    Rejected,
+    ResultFields,
+    StreamHead,
+    Subtype,
+)
 from nightjar_alerts.models.bundle import ROUTING_OUTPUTS, Bundle
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.evolution import History, stability
@@ -27,8 +43,8 @@ from nightjar_alerts.models.taxonomy import Taxonomy
 if TYPE_CHECKING:  # the registry imports the settings, which in-process use does not need
     from nightjar_alerts.service.registry.serving import ModelHandle
 
-_STEP_MEMBERS = (
-    "status", "class", "confidence", "probabilities", "novelty", "unusual", "prediction_set", "reason", "detail",
+_STEP_FIELDS: Final = (
+    "class_name", "confidence", "probabilities", "novelty", "unusual", "prediction_set", "reason", "detail",
 )  # fmt: skip
 
 Role = Literal["", "canary"]
@@ -38,22 +54,19 @@ RequestedPrior = str | Mapping[str, float] | None
 """Prior (class shares) of a request: a name, weights by class, or None for the default."""
 
 
-def provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
-    """Return the fields of :class:`service.answers.replies.Provenance`."""
-    members = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
-    return members | {"role": role} if role else members
-
-
-def classifier_provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
-    """Return the fields of :class:`service.answers.replies.ClassifierProvenance`."""
-    taxonomy = bundle.manifest.classes
-    return provenance(bundle, role) | {
-        "taxonomy": f"{taxonomy.name}/{taxonomy.version}",
-        "calibration": bundle.manifest.calibration.method,
-    }
-
-
-SUBTYPE_CONFIDENCE: Final = ("unusual", "prediction_set", "coverage")
+def classifier_provenance(bundle: Bundle, role: Role = "", prior: Prior | None = None) -> ClassifierProvenance:
+    """Return the provenance of the results of a bundle under a prior."""
+    manifest = bundle.manifest
+    return ClassifierProvenance(
+        name=manifest.name,
+        version=manifest.version,
+        sha256=bundle.sha256,
+        role=role or None,
+        taxonomy=f"{manifest.classes.name}/{manifest.classes.version}",
+        calibration=manifest.calibration.method,
+        prior=None if prior is None else prior.name or None,
+        coverage_measured_on=None if prior is None else prior.measured_on or None,
+    )
 
 
 class ResultSerializer:
@@ -77,37 +90,37 @@ class ResultSerializer:
         self._supernovae = frozenset(taxonomy.supernovae)
         self._subtypes = None if subtypes is None else ResultSerializer(subtypes)
         self.classes, self._ids = taxonomy.names, taxonomy.ids
-        self._members_of_group = _members_of_groups(taxonomy)
-        self.groups = tuple(self._members_of_group)
+        self._values_of_group = _values_of_groups(taxonomy)
+        self.groups = tuple(self._values_of_group)
         self.bands = bundle.manifest.band_map.labels
         self.embedding_dim = bundle.manifest.embedding_dim
         self._posterior = Posterior(bundle.manifest)
         self._prior = self._posterior.prior(prior)
-        self.provenance = classifier_provenance(bundle, role) | _prior_members(self._prior)
+        self.provenance = classifier_provenance(bundle, role, self._prior)
 
     def result(
         self,
         outcome: Outcome,
-        identity: Mapping[str, object],
+        identity: Mapping[str, Any],
         embedding: bool = False,
-    ) -> dict[str, Any]:
-        """Return the document of one result, without a list of errors; parameters as :meth:`results`."""
+    ) -> ResultFields:
+        """Return one result, without a list of errors; parameters as :meth:`results`."""
         return self.results([outcome], [identity], [None], embedding)[0]
 
     def results(
         self,
         outcomes: Sequence[Outcome],
-        identities: Iterable[Mapping[str, object]],
+        identities: Iterable[Mapping[str, Any]],
         errors: Iterable[Sequence[FieldError] | None],
         embedding: bool = False,
         coverage: float | None = None,
         experts: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Return the documents of several results.
+    ) -> list[ResultFields]:
+        """Return the results of several outcomes.
 
         Parameters
         ----------
-        identities : members that identify each item: ``object_id``, or those of :func:`packet_identity`.
+        identities : fields that identify each item, as :func:`core.items.identity_of` returns them.
         errors : invalid values of each light curve; None for a packet, whose result has no such list.
         coverage : of the prediction sets; the model's default if None.
         """
@@ -115,7 +128,7 @@ class ResultSerializer:
             self._posteriors([outcome for outcome in outcomes if outcome.prediction is not None], coverage)
         )
         return [
-            failure_document(outcome, identity, item_errors)
+            failure(outcome, identity, item_errors)
             if outcome.prediction is None
             else self._result(outcome, identity, next(posteriors), embedding, experts)
             for outcome, identity, item_errors in zip(outcomes, identities, errors, strict=True)
@@ -124,62 +137,72 @@ class ResultSerializer:
     def _result(
         self,
         outcome: Outcome,
-        identity: Mapping[str, object],
+        identity: Mapping[str, Any],
         posterior: PosteriorResult,
         embedding: bool,
         experts: bool,
-    ) -> dict[str, Any]:
+    ) -> Classified:
         assert outcome.prediction is not None
-        values = posterior.values
+        outputs, values = outcome.prediction.outputs, posterior.values
         top = values.index(max(values))
-        groups = {name: sum([values[index] for index in members]) for name, members in self._members_of_group.items()}
-        result = {
-            "status": outcome.status,
+        result = Classified(
             **identity,
-            "class": self.classes[top],
-            "class_id": self._ids[top],
-            "confidence": values[top],
-            "probabilities": dict(zip(self.classes, values, strict=True)),
-            "hierarchy": groups,
-            **self._confidence(outcome.prediction, posterior),
-            **_input_members(outcome, self.bands),
-        }
+            class_name=self.classes[top],
+            class_id=self._ids[top],
+            confidence=values[top],
+            probabilities=dict(zip(self.classes, values, strict=True)),
+            hierarchy={name: sum(select(values)) for name, select in self._values_of_group.items()},
+            novelty=float(outputs["novelty"]) if "novelty" in outputs else None,
+            unusual=posterior.unusual,
+            prediction_set=self._names(posterior.classes),
+            coverage=posterior.coverage if posterior.classes is not None else None,
+            evidence=list(posterior.evidence) or None,
+            points_per_band=dict(zip(self.bands, outcome.points_per_band, strict=True)),
+            truncated=outcome.truncated,
+            metadata_missing=outcome.missing_metadata,
+            duplicates=outcome.duplicates or None,
+            other_filters=dict(outcome.other_filters) or None,
+            dropped_points=dict(outcome.dropped_points) or None,
+        )
         if self._subtypes and outcome.subtype and outcome.subtype.prediction and top in self._supernovae:
-            result["subtype"] = self._subtypes.subtype(outcome.subtype)
+            result.subtype = self._subtypes.subtype(outcome.subtype)
         if embedding:
-            result["embedding"] = outcome.prediction.outputs["embedding"]
-        if experts and all(name in outcome.prediction.outputs for name in ROUTING_OUTPUTS):
-            result["experts"] = self._experts(outcome.prediction)
+            result.embedding = outputs["embedding"]  # type: ignore[assignment]  # an array until it is encoded
+        if experts and all(name in outputs for name in ROUTING_OUTPUTS):
+            result.experts = self._experts(outcome.prediction)
         return result
 
-    def _experts(self, prediction: Prediction) -> dict[str, Any]:
-        """Return the fields of :class:`service.answers.replies.Experts`; bands without observations are left out."""
+    def _names(self, indices: Sequence[int] | None) -> list[str] | None:
+        return None if indices is None else [self.classes[index] for index in indices]
+
+    def _experts(self, prediction: Prediction) -> Experts:
+        """Return the experts of a prediction; bands without observations are left out."""
         counts_SGX, entropy_S = (prediction.outputs[name] for name in ROUTING_OUTPUTS)
-        return {
-            "layers": [
-                {
-                    "router_entropy": entropy,
-                    "bands": {band: row for band, row in zip(self.bands, rows, strict=True) if any(row)},
-                }
+        return Experts(
+            layers=[
+                ExpertLayer(
+                    router_entropy=entropy,
+                    bands={band: row for band, row in zip(self.bands, rows, strict=True) if any(row)},
+                )
                 for entropy, rows in zip(entropy_S.tolist(), counts_SGX.astype(int).tolist(), strict=True)
             ]
-        }
+        )
 
-    def subtype(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the fields of :class:`service.answers.replies.Subtype` for an outcome with a prediction."""
-        assert outcome.prediction is not None
+    def subtype(self, outcome: Outcome) -> Subtype:
+        """Return the subtype of an outcome with a prediction."""
         posterior = self._posteriors([outcome])[0]
         values = posterior.values
         top = values.index(max(values))
-        confidence = self._confidence(outcome.prediction, posterior)
-        return {
-            "class": self.classes[top],
-            "class_id": self._ids[top],
-            "confidence": values[top],
-            "probabilities": dict(zip(self.classes, values, strict=True)),
-            **{name: confidence[name] for name in SUBTYPE_CONFIDENCE if name in confidence},
-            "model": self.provenance,
-        }
+        return Subtype(
+            class_name=self.classes[top],
+            class_id=self._ids[top],
+            confidence=values[top],
+            probabilities=dict(zip(self.classes, values, strict=True)),
+            unusual=posterior.unusual,
+            prediction_set=self._names(posterior.classes),
+            coverage=posterior.coverage if posterior.classes is not None else None,
+            model=self.provenance,
+        )
 
     def probabilities(self, outcome: Outcome) -> Float64 | None:
         """Return the probability of every class, shape (classes,), or None without a prediction."""
@@ -212,92 +235,110 @@ class ResultSerializer:
         rows = [outputs["probabilities"].tolist() for outputs in predictions]
         return self._posterior.apply_prior_to_each(rows, curves, self._prior, coverage)
 
-    def _confidence(self, prediction: Prediction, posterior: PosteriorResult) -> dict[str, Any]:
-        """Return novelty, prediction set and evidence, as far as the model and the object have them."""
-        members: dict[str, Any] = {}
-        if "novelty" in prediction.outputs:
-            members["novelty"] = float(prediction.outputs["novelty"])
-        if posterior.unusual is not None:
-            members["unusual"] = posterior.unusual
-        if posterior.classes is not None:
-            members["prediction_set"] = [self.classes[index] for index in posterior.classes]
-            members["coverage"] = posterior.coverage
-        if posterior.evidence:
-            members["evidence"] = list(posterior.evidence)
-        return members
-
-    def evolution(self, history: History, outcomes: Sequence[Outcome], coverage: float | None = None) -> dict[str, Any]:
-        """Return the document of :class:`service.answers.replies.Evolution`.
+    def evolution(
+        self, history: History, outcomes: Sequence[Outcome], coverage: float | None = None
+    ) -> EvolutionFields:
+        """Return the evolution of an object.
 
         Parameters
         ----------
         outcomes : outcome of each light curve of the history.
         """
-        identities: list[dict[str, object]] = [{}] * len(outcomes)
+        identities = [{"object_id": ""}] * len(outcomes)
         results = self.results(outcomes, identities, [None] * len(outcomes), coverage=coverage)
         return evolution_document(history, results)
 
-    def summary(self, history: History, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        """Return the document of :class:`service.answers.replies.EvolutionSummary`; parameters as :meth:`evolution`."""
-        document = self.evolution(history, outcomes)
-        names = ("mjd", "detections", "class", "confidence")
-        steps = [{name: step[name] for name in names} for step in document["steps"] if step["status"] == "classified"]
-        rest = ("sampled", "class_changes", "last_change_mjd", "recent_variation")
-        return {**{name: document[name] for name in rest}, "steps": steps}
+    def summary(self, history: History, outcomes: Sequence[Outcome]) -> EvolutionSummary:
+        """Return the summary of an evolution for a stream; parameters as :meth:`evolution`."""
+        whole = self.evolution(history, outcomes)
+        return EvolutionSummary(
+            sampled=whole.sampled,
+            class_changes=whole.class_changes,
+            last_change_mjd=whole.last_change_mjd,
+            recent_variation=whole.recent_variation,
+            steps=[
+                EvolutionPoint(
+                    mjd=step.mjd, detections=step.detections, class_name=step.class_name, confidence=step.confidence
+                )
+                for step in whole.steps
+                if step.class_name is not None and step.confidence is not None
+            ],
+        )
 
     def stream_result(
         self, outcome: Outcome, packet: Packet, key: str, topic: str, embedding: bool = True
     ) -> dict[str, Any]:
-        """Return the document of an alert from a stream: its result with key, topic, time and model."""
-        result = self.result(outcome, packet_identity(packet), embedding=embedding)
-        return {"key": key, "topic": topic, "mjd": packet.mjd, "model": self.provenance, **result}
+        """Return the fields of an alert's record in a stream, without its evolution."""
+        head = StreamHead(key=key, topic=topic, mjd=packet.mjd, model=self.provenance)
+        return head.members() | self.result(outcome, packet_identity(packet), embedding=embedding).members()
 
 
-def evolution_document(history: History, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the document of :class:`service.answers.replies.Evolution` from the result of each step."""
-    classified = [index for index, result in enumerate(results) if result["status"] == "classified"]
-    changes = stability(
-        [float(history.mjd[index]) for index in classified],
-        [list(results[index]["probabilities"].values()) for index in classified],
-    )
-    return {
-        "object_id": history.curves[-1].object_id,
-        "detections": history.detections[-1],
-        "sampled": history.sampled,
-        "class_changes": changes.class_changes,
-        "last_change_mjd": changes.last_change_mjd,
-        "recent_variation": changes.recent_variation,
-        "steps": [
-            {"mjd": float(mjd), "detections": detections}
-            | {name: result[name] for name in _STEP_MEMBERS if name in result}
+def evolution_document(history: History, results: Sequence[ResultFields]) -> EvolutionFields:
+    """Return the evolution of an object from the result of each step."""
+    rows = {
+        float(mjd): list(result.probabilities.values())
+        for mjd, result in zip(history.mjd, results, strict=True)
+        if isinstance(result, Classified)
+    }
+    changes = stability(list(rows), list(rows.values()))
+    return EvolutionFields(
+        object_id=history.curves[-1].object_id,
+        detections=history.detections[-1],
+        sampled=history.sampled,
+        class_changes=changes.class_changes,
+        last_change_mjd=changes.last_change_mjd,
+        recent_variation=changes.recent_variation,
+        steps=[
+            EvolutionStep(
+                mjd=float(mjd),
+                detections=detections,
+                status=result.status,
+                **{name: getattr(result, name) for name in _STEP_FIELDS if hasattr(result, name)},
+            )
             for mjd, detections, result in zip(history.mjd, history.detections, results, strict=True)
         ],
-    }
+    )
 
 
-def light_curve_members(curve: LightCurve) -> dict[str, Any]:
-    """Return a light curve in the format of ``/v1/classify``; columns are arrays."""
-    return {
-        "object_id": curve.object_id,
-        "survey": curve.survey,
-        "mjd": curve.mjd,
-        "flux": curve.flux,
-        "flux_err": curve.flux_err,
-        "band": [FILTERS[index] for index in curve.band.tolist()],
-        "detected": curve.detected,
-        "metadata": dict(curve.metadata),
-    }
+def light_curve_out(curve: LightCurve) -> LightCurveOut:
+    """Return a light curve in the format of ``/v1/classify``; its columns are arrays until they are encoded."""
+    columns: dict[str, Any] = {name: getattr(curve, name) for name in ("mjd", "flux", "flux_err", "detected")}
+    return LightCurveOut(
+        object_id=curve.object_id,
+        survey=curve.survey,
+        **columns,
+        band=[FILTERS[index] for index in curve.band.tolist()],
+        metadata=dict(curve.metadata),
+        ra=curve.ra,
+        dec=curve.dec,
+    )
+
+
+def add_light_curve(result: ResultFields, read: Read) -> None:
+    """Add the light curve of its input to a result, if there is one."""
+    if (curve := curve_of(read)) is not None:
+        result.light_curve = light_curve_out(curve)
+
+
+def _encode_other(value: object) -> msgspec.Raw:
+    """Encode arrays and scalars of numpy, and subclasses of str."""
+    return msgspec.Raw(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+_JSON_ENCODER = msgspec.json.Encoder(enc_hook=_encode_other)
 
 
 def encode_json(document: object) -> bytes:
-    """Encode a document, which may contain numpy arrays, as JSON; unpaired surrogates in its texts are escaped."""
+    """Encode a document of records and arrays as JSON; unpaired surrogates in its texts are escaped."""
     try:
-        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    except orjson.JSONEncodeError:  # such as for a text from JSON with the escape of half a character
-        return orjson.dumps(_without_surrogates(document), option=orjson.OPT_SERIALIZE_NUMPY)
+        return _JSON_ENCODER.encode(document)
+    except (UnicodeEncodeError, orjson.JSONEncodeError):  # a text from JSON with the escape of half a character
+        return _JSON_ENCODER.encode(_without_surrogates(document))
 
 
 def _without_surrogates(document: object) -> object:
+    if isinstance(document, Record):
+        return _without_surrogates(document.members())
     if isinstance(document, str):
         return without_surrogates(document)
     if isinstance(document, Mapping):
@@ -310,20 +351,20 @@ def _without_surrogates(document: object) -> object:
 def serialize_all(
     serializers: Sequence[ResultSerializer],
     outcomes: Sequence[Outcome],
-    identities: Sequence[Mapping[str, object]],
+    identities: Sequence[Mapping[str, Any]],
     errors: Sequence[Sequence[FieldError] | None],
     embedding: bool = False,
     coverage: float | None = None,
     experts: bool = False,
-) -> list[dict[str, Any]]:
-    """Return the document of each result, made by the serializer of its model.
+) -> list[ResultFields]:
+    """Return each result, made by the serializer of its model.
 
-    The response names the model of its first result; results of other models have a member ``model``.
+    The response names the model of its first result; results of other models name theirs in ``model``.
     """
     distinct = dict.fromkeys(serializers)
     if len(distinct) == 1:
         return serializers[0].results(outcomes, identities, errors, embedding, coverage, experts)
-    documents: dict[int, dict[str, Any]] = {}
+    found: dict[int, ResultFields] = {}
     for serializer in distinct:
         indices = [index for index, other in enumerate(serializers) if other is serializer]
         results = serializer.results(
@@ -335,9 +376,10 @@ def serialize_all(
             experts,
         )
         if serializer.provenance != serializers[0].provenance:
-            results = [result | {"model": serializer.provenance} for result in results]
-        documents |= zip(indices, results, strict=True)
-    return [documents[index] for index in range(len(outcomes))]
+            for result in results:
+                result.model = serializer.provenance
+        found |= zip(indices, results, strict=True)
+    return [found[index] for index in range(len(outcomes))]
 
 
 # Cached serializers by bundle, role, name of the prior and supernova type model; freed with the bundle.
@@ -345,7 +387,7 @@ _SERIALIZERS: WeakKeyDictionary[Bundle, dict[tuple[Role, str | None, str], Resul
 
 
 def serializer_of(
-    bundle: Bundle, prior: RequestedPrior = None, subtypes: Bundle | None = None, role: Role = ""
+    bundle: Bundle, prior: str | Mapping[str, Any] | None = None, subtypes: Bundle | None = None, role: Role = ""
 ) -> ResultSerializer:
     """Return a cached serializer of a model and a prior. Raises PriorError as :class:`ResultSerializer`."""
     if prior is not None and not isinstance(prior, str):
@@ -371,35 +413,22 @@ def default_serializer(handle: "ModelHandle", prior: str = "") -> ResultSerializ
         return result_serializer(handle)
 
 
-def failure_document(
-    outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None
-) -> dict[str, Any]:
-    """Return the document of an outcome without a prediction; parameters as :meth:`ResultSerializer.results`."""
-    failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
-    return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
+def failure(
+    outcome: Outcome, identity: Mapping[str, Any], errors: Sequence[FieldError] | None
+) -> Abstained | Rejected | Failed:
+    """Return the result of an outcome without a prediction; parameters as :meth:`ResultSerializer.results`."""
+    kind = UNCLASSIFIED[outcome.status]
+    return kind(
+        **identity, reason=str(outcome.reason), detail=outcome.detail, errors=None if errors is None else list(errors)
+    )
 
 
-def _input_members(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "points_per_band": dict(zip(bands, outcome.points_per_band, strict=True)),
-        "truncated": outcome.truncated,
-        "metadata_missing": outcome.missing_metadata,
-    }
-    if outcome.duplicates:
-        members["duplicates"] = outcome.duplicates
-    if outcome.other_filters:
-        members["other_filters"] = dict(outcome.other_filters)
-    if outcome.dropped_points:
-        members["dropped_points"] = dict(outcome.dropped_points)
-    return members
-
-
-def _prior_members(prior: Prior) -> dict[str, str]:
-    members = {"prior": prior.name, "coverage_measured_on": prior.measured_on}
-    return {name: text for name, text in members.items() if text}
-
-
-def _members_of_groups(taxonomy: Taxonomy) -> dict[str, list[int]]:
-    """Return the indices of the classes in each group, whose probability is their sum (``Taxonomy.rollup``)."""
+def _values_of_groups(taxonomy: Taxonomy) -> dict[str, Callable[[Sequence[float]], Sequence[float]]]:
+    """Return a function for each group that selects its classes; their sum is its probability (``Taxonomy.rollup``)."""
     rollups = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
-    return {group: [index for index, rollup in enumerate(rollups) if rollup[group]] for group in rollups[0]}
+    members = {group: [index for index, rollup in enumerate(rollups) if rollup[group]] for group in rollups[0]}
+    return {
+        # itemgetter returns a tuple for two indices or more only
+        group: itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
+        for group, indices in members.items()
+    }

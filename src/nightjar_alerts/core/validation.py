@@ -168,6 +168,7 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
     object_id = convert(_to_object_id, sent.object_id)
     described = convert(_choose_bands, sent.filters)
     convert(_check_survey, sent.survey)
+    convert(_check_position, sent.ra, sent.dec)
     if errors:
         return InvalidLightCurve(errors, short_id(sent.object_id))
     try:
@@ -183,7 +184,9 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         mjd, flux, flux_err = mjd[used], flux[used], flux_err[used]
         band = [band[row] for row in used.tolist()] if isinstance(band, list) else band[used]
         detected = None if detected is None else np.asarray(detected, np.bool_)[used]
-    return Columns(mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey.lower())
+    return Columns(
+        mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey.lower(), sent.ra, sent.dec
+    )
 
 
 def _find_type_errors(
@@ -299,6 +302,11 @@ def _check_survey(survey: str) -> None:
     if survey.endswith("\n"):  # accepted by the pattern of the schema
         detail = "may contain letters, digits and hyphens only"
         raise LightCurveError("/survey", "string_pattern_mismatch", detail)
+
+
+def _check_position(ra: float | None, dec: float | None) -> None:
+    if (ra is None) != (dec is None):
+        raise LightCurveError("/ra" if ra is None else "/dec", "missing", "ra and dec are given together")
 
 
 def _choose_bands(filters: Mapping[str, FilterIn] | UnsetType) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nightjar_alerts.core.adapter import Arrays, Graph, ModelInput, TaskAdapter, padded_length
+from nightjar_alerts.core.adapter import Adapter, Arrays, Graph, ModelInput, padded_length
 from nightjar_alerts.core.cost import RunSample
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
@@ -51,7 +51,7 @@ REPEATS = 3
 
 def measure(
     graph: Graph,
-    adapter: TaskAdapter,
+    adapter: Adapter,
     clock: Callable[[], float] = monotonic,
     repeats: int = REPEATS,
     budget: float = WARM_UP_SECONDS,
@@ -87,7 +87,7 @@ def warm_up_shapes(max_points: int) -> tuple[BatchShape, ...]:
     return (*WARM_UP_SHAPES[:2], BatchShape(1, min(max_points, LONGEST_DUMMY), 0), *WARM_UP_SHAPES[2:])
 
 
-def dummy_batch(adapter: TaskAdapter, shape: BatchShape) -> list[ModelInput]:
+def dummy_batch(adapter: Adapter, shape: BatchShape) -> list[ModelInput]:
     """Return dummy model inputs of a shape; the limits of the network may shorten them."""
     lengths = [shape.length] + [shape.others] * (shape.batch - 1)
     bands = np.flatnonzero(adapter.manifest.band_map.table() >= 0).tolist()

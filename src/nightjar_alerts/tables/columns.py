@@ -36,7 +36,7 @@ class Lists:
 
 
 Column = Array | Lists
-Batch = dict[str, Column]
+TableColumns = dict[str, Column]
 
 MISSING_TEXTS: Final = frozenset(
     {"", "-", "--", "nan", "null", "none", "na", "n/a", "masked", "inf", "-inf", "infinity", "-infinity", "...", "\\n"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from nightjar_alerts.tables.bounds import MAX_DEPTH, Bounds, TableTooLarge
-from nightjar_alerts.tables.columns import Batch, column_of
+from nightjar_alerts.tables.columns import TableColumns, column_of
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Problems, Stream
 from nightjar_alerts.tables.vocabulary import RANKS, last_part, plain
@@ -51,7 +51,7 @@ class JsonLinesSource:
         """Fraction that the last pass has read."""
         return self._stream.progress
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all."""
         self.problems = Problems()
         with self._stream.lines() as lines:
@@ -68,7 +68,7 @@ class JsonLinesSource:
 
     def _columns(
         self, rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None, keys: Mapping[str, None]
-    ) -> Batch:
+    ) -> TableColumns:
         self._stream.bounds.check_names(list(keys), self.name)
         return columns_of(rows, list(keys) if names is None else names)
 
@@ -114,7 +114,7 @@ class DocumentSource:
         self.header = tuple(dict.fromkeys(key for row in self._rows for key in row))
         stream.bounds.check_names(self.header, self.name)
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all."""
         self.progress = 0.0
         wanted = self.header if names is None else names
@@ -236,7 +236,7 @@ def _with_limits(row: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "detections": [*detections, *limits]}
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> Batch:
+def columns_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> TableColumns:
     """Return rows as columns; a name that no row has is a column of missing values."""
     keys = dict.fromkeys(str(key) for row in rows for key in row) if names is None else names
     return {key: column_of([row.get(key) for row in rows]) for key in keys}

@@ -12,8 +12,8 @@ from nightjar_alerts.models.photometry import Float64, SourceUnit
 from nightjar_alerts.tables.columns import (
     MISSING_TEXTS,
     Array,
-    Batch,
     Lists,
+    TableColumns,
     is_text,
     iso_times,
     numbers,
@@ -55,7 +55,7 @@ class Evidence:
 
     header: tuple[str, ...]
     units: Mapping[str, str]
-    sample: Batch
+    sample: TableColumns
     keys: Mapping[str, set[str]]
     is_positional: bool
     filters: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Evidence:
         cls,
         header: Sequence[str],
         units: Mapping[str, str],
-        sample: Batch,
+        sample: TableColumns,
         filters: Iterable[str] = (),
         checkpoint: Callable[[], None] = lambda: None,
     ) -> "Evidence":

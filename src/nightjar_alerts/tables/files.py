@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from nightjar_alerts.tables.bounds import COMPRESSIONS, FILE_BOUNDS, FORMATS, Bounds, UnsupportedFormat
-from nightjar_alerts.tables.columns import Batch
+from nightjar_alerts.tables.columns import TableColumns
 from nightjar_alerts.tables.documents import DocumentSource, JsonLinesSource, loads
 from nightjar_alerts.tables.libraries import (
     MemorySource,
@@ -32,7 +32,7 @@ def is_file(data: Data) -> bool:
     )
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """A table that can be read several times, a bounded number of rows at a time.
 
     ``name``: used in messages. ``stem``: object id if the table has no id column. ``header``: names of the columns.
@@ -50,7 +50,7 @@ class Source(Protocol):
     def progress(self) -> float:
         """Fraction that the last pass has read."""
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all."""
 
 
@@ -70,7 +70,7 @@ def open_source(
     name: str = "",
     bounds: Bounds = FILE_BOUNDS,
     checkpoint: Callable[[], None] = lambda: None,
-) -> Source:
+) -> TableSource:
     """Open a table.
 
     Parameters
@@ -112,7 +112,7 @@ def _check_format(form: str, name: str, bounds: Bounds) -> None:
         raise UnsupportedFormat(detail, form)
 
 
-def _open_stream(stream: Stream, form: str, name: str, bounds: Bounds) -> Source:
+def _open_stream(stream: Stream, form: str, name: str, bounds: Bounds) -> TableSource:
     if (compression := format_of("", stream.start())) in COMPRESSIONS:
         _check_format(compression, stream.name, bounds)
     head = stream.head()

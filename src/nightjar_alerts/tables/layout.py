@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from nightjar_alerts.models.filters import known_filter
-from nightjar_alerts.tables.columns import Batch
+from nightjar_alerts.tables.columns import TableColumns
 from nightjar_alerts.tables.decide.bands import decide_filters, find_band, survey_of
 from nightjar_alerts.tables.decide.brightness import decide_magnitude_system, decide_signs, find_brightness
 from nightjar_alerts.tables.decide.given import check_options
@@ -22,7 +22,7 @@ from nightjar_alerts.tables.decide.metadata import (
     list_unused,
     metadata_columns,
 )
-from nightjar_alerts.tables.decide.objects import check_objects, find_names, find_objects
+from nightjar_alerts.tables.decide.objects import check_objects, find_names, find_objects, position_columns
 from nightjar_alerts.tables.decide.times import TimeScale, decide_time, find_time
 from nightjar_alerts.tables.decide.unit import ErrorScale, Scale, decide_error_units, decide_unit, find_zero_point
 from nightjar_alerts.tables.evidence import Evidence
@@ -60,6 +60,7 @@ class Layout:
     survey: str
     flags: Mapping[str, Flag]
     metadata: Mapping[str, str]
+    position: tuple[str, ...]
     moving: Mapping[str, str]
     sentinels: Mapping[str, tuple[float, ...]]
     guesses: tuple[Guess, ...]
@@ -74,7 +75,7 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         """Return every column that is read."""
         measured = [name for _, columns in self.roles.sets() for name in columns.values()]
-        own = [*measured, *self.flags, *self.metadata.values(), *self.moving]
+        own = [*measured, *self.flags, *self.metadata.values(), *self.position, *self.moving]
         return tuple(dict.fromkeys([*own, *(name for other in self.others for name in other.names())]))
 
     def filter(self, name: str) -> str | None:
@@ -85,7 +86,7 @@ class Layout:
 def guess_layout(
     header: Sequence[str],
     units: Mapping[str, str],
-    sample: Batch,
+    sample: TableColumns,
     options: TableOptions,
     name: str = "",
     checkpoint: Callable[[], None] = lambda: None,
@@ -203,6 +204,7 @@ def _layout_of(
         survey_of(roles, options),
         flags.value,
         metadata.value,
+        position_columns(evidence, roles) or (),
         moving.value,
         {column: survey.sentinels[key] for column in points for key in evidence.keys[column] & survey.sentinels.keys()},
         (*roles.guesses, *(guess for decision in decisions for guess in decision.guesses)),
@@ -262,7 +264,7 @@ def _check_columns(evidence: Evidence, roles: Roles, options: TableOptions) -> N
         raise TableError(f"column {name!r} holds floating-point numbers instead of a name or an integer")
 
 
-def guess_object_columns(header: Sequence[str], sample: Batch) -> tuple[str, dict[str, str]]:
+def guess_object_columns(header: Sequence[str], sample: TableColumns) -> tuple[str, dict[str, str]]:
     """Return the column of object names of a table with one row per object, and that of each metadata name.
 
     Raises

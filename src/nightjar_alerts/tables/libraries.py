@@ -13,7 +13,7 @@ import numpy as np
 from nightjar_alerts.models.photometry import JD_MINUS_MJD
 from nightjar_alerts.tables import costs
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, TableTooLarge
-from nightjar_alerts.tables.columns import Array, Batch, Lists, column_of, mjd_of_times, object_column
+from nightjar_alerts.tables.columns import Array, Lists, TableColumns, column_of, mjd_of_times, object_column
 from nightjar_alerts.tables.documents import columns_of
 from nightjar_alerts.tables.options import MissingExtra, TableError
 from nightjar_alerts.tables.streams import Problems, Stream
@@ -41,7 +41,7 @@ def _library(name: str, what: str) -> Any:
 class MemorySource:
     """A table in memory."""
 
-    def __init__(self, batch: Batch, name: str, stem: str = "", units: Mapping[str, str] | None = None) -> None:
+    def __init__(self, batch: TableColumns, name: str, stem: str = "", units: Mapping[str, str] | None = None) -> None:
         self.name, self.stem = name, stem
         self.header = tuple(batch)
         self.units: Mapping[str, str] = units or {}
@@ -53,7 +53,7 @@ class MemorySource:
             raise TableError(f"{name}: columns differ in length: {lengths}")
         self._rows = next(iter(lengths.values()), 0)
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all."""
         for start in range(0, self._rows, BATCH_ROWS):
             self.progress = start / self._rows
@@ -111,7 +111,7 @@ class ParquetSource:
         except RecursionError:
             raise TableError(f"{where} cannot be read: its columns are nested too deeply") from None
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all."""
         self.progress = 0.0
         arrow = import_module("pyarrow")
@@ -151,15 +151,15 @@ def _decoded_sizes(metadata: Any, schema: Any) -> tuple[dict[str, int], list[str
     return sizes, texts
 
 
-def _arrow_batch(table: Any) -> Batch:
+def _arrow_batch(table: Any) -> TableColumns:
     """Return the columns of an Arrow table, structs and lists of structs as dotted names."""
-    columns: Batch = {}
+    columns: TableColumns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         columns |= _arrow_columns(name, column.combine_chunks())
     return columns
 
 
-def _arrow_columns(name: str, array: Any) -> Batch:
+def _arrow_columns(name: str, array: Any) -> TableColumns:
     pa = import_module("pyarrow")
     types, kind = pa.types, array.type
     if isinstance(array, pa.ExtensionArray):
@@ -212,7 +212,7 @@ def library_of(data: Any) -> str:
     return next((module for module in modules if module in LIBRARIES), usual)
 
 
-def batch_of(data: Any) -> tuple[Batch, dict[str, str]]:
+def batch_of(data: Any) -> tuple[TableColumns, dict[str, str]]:
     """Return a table of pandas, pyarrow or astropy, a mapping of columns, or a list of rows, and its units.
 
     Raises
@@ -237,7 +237,7 @@ def batch_of(data: Any) -> tuple[Batch, dict[str, str]]:
     raise TableError(f"a {type(data).__name__} is not a table")
 
 
-def _pandas_batch(frame: Any) -> Batch:
+def _pandas_batch(frame: Any) -> TableColumns:
     """Return the columns of a data frame.
 
     An index counts if it has a name, or if its values repeat, as the keys of a concatenation do.
@@ -248,7 +248,7 @@ def _pandas_batch(frame: Any) -> Batch:
         frame = frame.assign(index=[str(key) for key in keys])
     if kept := [name for name in frame.index.names if name is not None and name not in frame.columns]:
         frame = frame.reset_index(level=kept)
-    batch: Batch = {}
+    batch: TableColumns = {}
     for name, series in frame.items():
         kind = str(series.dtype)
         if kind.startswith("nested<") or "pyarrow" in kind:
@@ -263,7 +263,7 @@ def _pandas_batch(frame: Any) -> Batch:
     return batch
 
 
-def read_with_astropy(stream: Stream, form: str) -> tuple[Batch, dict[str, str], str]:
+def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str, str], str]:
     """Return the columns and units of a file of astropy's, and the object that keywords of FITS name.
 
     Raises TableError, before astropy reads what it refuses.
@@ -366,9 +366,9 @@ def _first_fits_table(stream: Stream) -> Any:
     return tables.Table.read(unit, format="fits")
 
 
-def _astropy_batch(table: Any) -> tuple[Batch, dict[str, str]]:
+def _astropy_batch(table: Any) -> tuple[TableColumns, dict[str, str]]:
     """Return the columns of an astropy table, times as MJD, and their units."""
-    batch: Batch = {}
+    batch: TableColumns = {}
     units: dict[str, str] = {}
     for name in table.colnames:
         column = table[name]

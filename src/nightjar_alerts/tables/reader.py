@@ -7,7 +7,7 @@ Notable:
   points are distributed over temporary files, a share of the objects in each, and grouped file by file;
 - memory holds :data:`HELD_POINTS` points, or one share, and the names of all objects. The number of objects, the points
   of one object and the size of the temporary files are bounded;
-- rows that cannot be used are left out and counted by reason, in :class:`Report` and for each object.
+- rows that cannot be used are left out and counted by reason, in :class:`TableReport` and for each object.
 """
 
 import tempfile
@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, without_reference
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, is_position, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, SECONDS_PER_DAY, Float64, mjd_tai_of_mjd
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableTooLarge
 from nightjar_alerts.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.tables.columns import (
     Array,
-    Batch,
     Bool,
     Column,
     Lists,
+    TableColumns,
     flags,
     is_text,
     iso_times,
@@ -43,7 +43,7 @@ from nightjar_alerts.tables.columns import (
 )
 from nightjar_alerts.tables.decide.kind import kind_of_light_curves
 from nightjar_alerts.tables.decide.objects import are_contradictory
-from nightjar_alerts.tables.files import Data, Source, is_file, open_source
+from nightjar_alerts.tables.files import Data, TableSource, is_file, open_source
 from nightjar_alerts.tables.layout import HISTORIES, Layout, guess_layout, guess_object_columns
 from nightjar_alerts.tables.options import NO_FILTER, Guess, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import is_forced
@@ -105,6 +105,7 @@ class TableObject:
     label, redshift, parent : as the table has them; empty and NaN where it has none.
     flux_kind : ``total`` where the flux is that of the whole source, of which :meth:`light_curve` subtracts the
         medians; empty if unknown.
+    ra, dec : position, degrees; both None if the table has none.
     """
 
     object_id: str
@@ -121,6 +122,8 @@ class TableObject:
     parent: str = ""
     survey: str = ""
     flux_kind: str = ""
+    ra: float | None = None
+    dec: float | None = None
 
     def usable(self) -> Bool:
         """Return the mask of the points that can be used."""
@@ -167,6 +170,8 @@ class TableObject:
             metadata,
             self.object_id,
             survey=self.survey,
+            ra=self.ra,
+            dec=self.dec,
         )
         curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
         return curve.with_warnings(check_total=not self.flux_kind)
@@ -190,7 +195,7 @@ class _ObjectRead(NamedTuple):
 
 
 @dataclass
-class Report:
+class TableReport:
     """Counts of one reading.
 
     ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
@@ -341,7 +346,7 @@ class Table:
     ) -> None:
         self._bounds = bounds if is_file(data) else TRUSTED
         self._checkpoint = checkpoint
-        self._source: Source = open_source(data, options.format, name, bounds, checkpoint)
+        self._source: TableSource = open_source(data, options.format, name, bounds, checkpoint)
         self.options = options
         self.name = self._source.name
         self._lists_of_one = _lists_of_one(self._source.header)
@@ -388,10 +393,11 @@ class Table:
         self.report.examples.extend(self._source.problems.examples)
 
     def _restart(self) -> None:
-        self.report = Report(assumptions=self._assumptions)
+        self.report = TableReport(assumptions=self._assumptions)
         self._numbers: dict[str, int] = {}
         self._objects_read: list[_ObjectRead] = []
         self._metadata_read: dict[int, dict[str, list[float]]] = {}
+        self._positions: dict[int, tuple[float, float]] = {}
 
     def _decide_kind(self) -> None:
         """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
@@ -419,7 +425,7 @@ class Table:
         kind: Literal["total", ""] = "total" if decision.value == "total" else ""
         self._layout = replace(layout, flux_kind=kind, guesses=(*layout.guesses, *decision.guesses))
 
-    def _read(self, names: Sequence[str] | None) -> Iterator[Batch]:
+    def _read(self, names: Sequence[str] | None) -> Iterator[TableColumns]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
         wanted = names or self.header
         own = {name: own for name in wanted if (own := _of_alert(name)) in self.header}
@@ -441,7 +447,7 @@ class Table:
         """Yield the objects that have points."""
         if self._held is not None:
             points, unused = self._held
-            self._held, self.report = None, Report(unused=unused, assumptions=self._assumptions)
+            self._held, self.report = None, TableReport(unused=unused, assumptions=self._assumptions)
             yield from self._objects(points)
             return
         points, is_whole = self._first_points()
@@ -573,11 +579,12 @@ class Table:
             about.parent,
             self._layout.survey,
             self._layout.flux_kind,
+            *self._positions.get(number, (None, None)),
         )
 
     # Values
 
-    def _points_of(self, batch: Batch) -> Points:
+    def _points_of(self, batch: TableColumns) -> Points:
         """Return the points of a batch of rows that have an object; new objects are registered."""
         keys = self._keys_of(batch)
         moving = self._moving(batch, keys)
@@ -597,7 +604,7 @@ class Table:
             self.report.unused += Counter()  # without zeros
         return np.compress(is_named, points)
 
-    def _moving(self, batch: Batch, keys: NDArray[np.int64]) -> Bool:
+    def _moving(self, batch: TableColumns, keys: NDArray[np.int64]) -> Bool:
         """Return which rows belong to Solar System objects; those with another object's name do not."""
         found = np.zeros(len(keys), np.bool_)
         time = batch[self._layout.roles.all("time")[0]]
@@ -614,7 +621,7 @@ class Table:
                 found |= _is_moving(column, rule) & is_new
         return found
 
-    def _keys_of(self, batch: Batch) -> NDArray[np.int64]:
+    def _keys_of(self, batch: TableColumns) -> NDArray[np.int64]:
         """Return the number of each row's object."""
         rows = len(next(iter(batch.values())))
         column = self._layout.roles.columns.get("object_id")
@@ -639,9 +646,11 @@ class Table:
             raise TableTooLarge(f"{self.name} has more than {self._bounds.max_objects} objects", self._bounds)
         keys = np.fromiter(map(numbers_of.__getitem__, names), np.int64, rows)
         self._read_metadata(batch, keys)
+        if self._layout.position:
+            self._read_positions(batch, keys)
         return keys
 
-    def _read_metadata(self, batch: Batch, keys: NDArray[np.int64]) -> None:
+    def _read_metadata(self, batch: TableColumns, keys: NDArray[np.int64]) -> None:
         """Add the metadata of rows to their objects: the first value that is not missing, and one that differs."""
         for known, name in self._layout.metadata.items():
             values = _first_numbers(batch[name])
@@ -656,7 +665,21 @@ class Table:
                 if len(found := stated[index[row]]) == 1:
                     found.append(float(values[rows[row]]))
 
-    def _about(self, batch: Batch, row: int) -> About:
+    def _read_positions(self, batch: TableColumns, keys: NDArray[np.int64]) -> None:
+        """Add the positions of new objects: right ascension and declination in the middle of those of their rows.
+
+        A middle value is one of a row, also where right ascensions are on both sides of 0. Only the rows of the first
+        batch with the object count.
+        """
+        ra, dec = (_first_numbers(batch[name]) for name in self._layout.position)
+        rows = np.flatnonzero((keys != NAMELESS) & is_position(ra, dec))
+        objects, starts, counts = np.unique(np.sort(keys[rows]), return_index=True, return_counts=True)
+        middle = starts + (counts - 1) // 2
+        middles = [each[rows][np.lexsort((each[rows], keys[rows]))][middle].tolist() for each in (ra, dec)]
+        for key, *position in zip(objects.tolist(), *middles, strict=True):
+            self._positions.setdefault(key, (position[0], position[1]))
+
+    def _about(self, batch: TableColumns, row: int) -> About:
         layout = self._layout
 
         def text(role: str) -> str:
@@ -673,7 +696,7 @@ class Table:
 
     def _measured(
         self,
-        batch: Batch,
+        batch: TableColumns,
         layout: Layout,
         columns: Mapping[str, str],
         band: str,

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from nightjar_alerts.tables.bounds import UnsupportedFormat
-from nightjar_alerts.tables.columns import Array, Batch, Column, lists_of, object_column
+from nightjar_alerts.tables.columns import Array, Column, TableColumns, lists_of, object_column
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Lines, Problems, Stream
 from nightjar_alerts.tables.vocabulary import error_rank, plain
@@ -89,14 +89,14 @@ class TextSource:
         """Fraction that the last pass has read."""
         return self._stream.progress
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all, as arrays of text, :data:`BATCH_ROWS` rows at a time."""
         self.problems = Problems()
         form = self._form
         with self._stream.lines() as lines:
             for rows in self._portions(lines):
                 columns = zip(form.names, zip(*rows, strict=True), strict=True) if rows else ()
-                batch: Batch = {}
+                batch: TableColumns = {}
                 for name, column in columns:
                     error = form.with_errors.get(name, "")
                     if names is None or name in names or error in names:

@@ -48,7 +48,9 @@ NOT_OBJECTS: Final = re.compile(
     r"version|magsys|origin|observer|detector|date)"
 )
 """Columns of text that are not names of objects."""
-POSITIONS: Final = _COLUMNS["positions"]
+RIGHT_ASCENSIONS: Final = _COLUMNS["right_ascensions"]
+DECLINATIONS: Final = _COLUMNS["declinations"]
+POSITIONS: Final = RIGHT_ASCENSIONS | DECLINATIONS
 COUNTS: Final = _COLUMNS["counts"]
 """Fluxes in units of an instrument, which only a zero point turns into a physical unit."""
 TOTAL: Final = _COLUMNS["total"]

@@ -9,7 +9,7 @@ import torch
 from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from nightjar_alerts.models.networks.network import INPUTS, Output
+from nightjar_alerts.models.networks.network import INPUTS, NetworkOutput
 from nightjar_alerts.models.networks.parts.attention import AttentionKind
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingName
 from nightjar_alerts.models.networks.parts.positional_content import TimeModulation
@@ -23,9 +23,9 @@ def inputs(seed: int = 2, count: int = 6, length: int | None = None) -> tuple[to
     return tuple(torch.from_numpy(padded[name]) for name in INPUTS)
 
 
-def forward(network: AstroMoE, columns: tuple[torch.Tensor, ...]) -> Output:
+def forward(network: AstroMoE, columns: tuple[torch.Tensor, ...]) -> NetworkOutput:
     with torch.no_grad():
-        output: Output = network(*columns)
+        output: NetworkOutput = network(*columns)
     return output
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nightjar_alerts.models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining, Window, value_of
-from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.network import Masking, NetworkOutput, Reconstruction
 from nightjar_alerts.models.networks.parts.attention import AttentionKind
 from nightjar_alerts.models.networks.parts.positional import TimeEncodingName
 from nightjar_alerts.models.networks.zoo import transfer
@@ -34,9 +34,9 @@ def classifier(**changes: object) -> Astromer:
     return Astromer(tiny(**changes)).eval()
 
 
-def classify(network: Astromer, inputs: dict[str, Tensor]) -> Output:
+def classify(network: Astromer, inputs: dict[str, Tensor]) -> NetworkOutput:
     with torch.no_grad():
-        output: Output = network(*inputs.values())
+        output: NetworkOutput = network(*inputs.values())
     return output
 
 
@@ -54,15 +54,15 @@ def row(inputs: dict[str, Tensor], index: int, length: int) -> dict[str, Tensor]
     return {name: column[index : index + 1, :length] for name, column in inputs.items()}
 
 
-def rows_of(output: Output, rows: slice | Tensor) -> Output:
-    return Output(output.logits_BC[rows], output.embedding_BE[rows])
+def rows_of(output: NetworkOutput, rows: slice | Tensor) -> NetworkOutput:
+    return NetworkOutput(output.logits_BC[rows], output.embedding_BE[rows])
 
 
 def pad(inputs: dict[str, Tensor], places: int) -> dict[str, Tensor]:
     return {name: torch.nn.functional.pad(column, (0, places)) for name, column in inputs.items()}
 
 
-def assert_same(one: Output, other: Output, atol: float = 2e-6) -> None:
+def assert_same(one: NetworkOutput, other: NetworkOutput, atol: float = 2e-6) -> None:
     torch.testing.assert_close(one.logits_BC, other.logits_BC, atol=atol, rtol=0)
     torch.testing.assert_close(one.embedding_BE, other.embedding_BE, atol=10 * atol, rtol=0)
 

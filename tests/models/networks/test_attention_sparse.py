@@ -8,7 +8,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.networks.parts.attention_kernels import ProbSparseAttention, Sample, Sparsity, sample_size
+from nightjar_alerts.models.networks.parts.attention_kernels import (
+    KeySample,
+    ProbSparseAttention,
+    Sparsity,
+    sample_size,
+)
 from support.attention import Array, dense, heads, ragged
 from support.shared import SHARED, needs_shared, shared
 
@@ -35,7 +40,10 @@ def test_released_reading_agrees_with_the_released_code(case: str) -> None:
     assert sample_size(length, factor, "released") == arrays["u"]
     kernel = ProbSparseAttention(factor, "released", length, causal)
     place_BSU = torch.from_numpy(arrays["index_sample"]).expand(batch, -1, -1)
-    sample, mask_BS = Sample(place_BSU, torch.ones(batch, place_BSU.shape[2], dtype=torch.bool)), ragged(*[length] * 2)
+    sample, mask_BS = (
+        KeySample(place_BSU, torch.ones(batch, place_BSU.shape[2], dtype=torch.bool)),
+        ragged(*[length] * 2),
+    )
     measure = kernel.measure(query, key, mask_BS, sample, 1.0)
     np.testing.assert_allclose(measure.numpy(), arrays["M"], rtol=1e-4, atol=1e-5)
     actual = kernel.attend(query, key, value, mask_BS, sample, 0.0).transpose(1, 2)
@@ -49,7 +57,7 @@ def test_paper_reading_agrees_with_its_equations(length: int) -> None:
     query, key, value, shared_U = (torch.from_numpy(arrays[name]) for name in ("q", "k", "v", "Pi"))
     assert sample_size(length, 5, "paper") == shared_U.shape[0]
     kernel, mask_BS = ProbSparseAttention(5, "paper", length), ragged(length, length)
-    sample = Sample(shared_U.expand(2, 1, -1), torch.ones(2, shared_U.shape[0], dtype=torch.bool))
+    sample = KeySample(shared_U.expand(2, 1, -1), torch.ones(2, shared_U.shape[0], dtype=torch.bool))
     measure = kernel.measure(query, key, mask_BS, sample, query.shape[-1] ** -0.5)
     np.testing.assert_allclose(measure.numpy(), arrays["score"], atol=1e-12)
     actual = kernel.attend(query, key, value, mask_BS, sample, 0.0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
 from nightjar_alerts.models.networks.informer import InformerClassifier, InformerConfig
-from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.models.networks.zoo import count_parameters
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import write_graph
@@ -31,9 +31,9 @@ def padded_inputs(count: int = 6, length: int | None = None) -> tuple[Tensor, ..
     return tuple(torch.from_numpy(padded[name]) for name in NAMES)
 
 
-def forward(model: nn.Module, columns: tuple[Tensor, ...]) -> Output:
+def forward(model: nn.Module, columns: tuple[Tensor, ...]) -> NetworkOutput:
     with torch.no_grad():
-        output: Output = model(*columns)
+        output: NetworkOutput = model(*columns)
     return output
 
 

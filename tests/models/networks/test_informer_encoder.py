@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nightjar_alerts.models.networks.informer import DistilledEncoder, Distilling, DistillingKind
 from nightjar_alerts.models.networks.parts.attention import AttentionConfig
-from nightjar_alerts.models.networks.parts.attention_kernels import ProbSparseAttention, Sample
+from nightjar_alerts.models.networks.parts.attention_kernels import KeySample, ProbSparseAttention
 from nightjar_alerts.models.networks.parts.packing import Packing
 from nightjar_alerts.models.networks.parts.transformer import Block, DenseFeedForward
 from support.shared import needs_shared, shared
@@ -133,7 +133,7 @@ def test_encoder_agrees_with_the_released_one_on_its_samples(monkeypatch: pytest
     assert all(name.endswith("uniform_TU") for name in missing)
     for number, block in enumerate(blocks):
         place_BQU = torch.from_numpy(arrays[f"index_sample_{number}"]).expand(len(x_BLD), -1, -1)
-        sample = Sample(place_BQU, torch.ones_like(place_BQU[:, 0], dtype=torch.bool))
+        sample = KeySample(place_BQU, torch.ones_like(place_BQU[:, 0], dtype=torch.bool))
         assert isinstance(block.attention.kernel, ProbSparseAttention)
         monkeypatch.setattr(block.attention.kernel, "sample", lambda mask_BS, sample=sample: sample)
     packing = Packing.of(torch.ones(x_BLD.shape[:2], dtype=torch.bool), leading=False)

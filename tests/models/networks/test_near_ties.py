@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
-from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.models.networks.parts.transformer import Router, Routing
 from nightjar_alerts.training.export.weights import random_inputs
 from support.bundles import tiny_network
@@ -39,7 +39,7 @@ def run(network: AstroMoE, seed: int, dtype: torch.dtype) -> Run:
         inputs[name].to(dtype) if inputs[name].is_floating_point() else inputs[name] for name in network.input_names
     ]
     with torch.no_grad():
-        output: Output = network.to(dtype)(*arguments)
+        output: NetworkOutput = network.to(dtype)(*arguments)
     for hook in hooks:
         hook.remove()
     experts = torch.cat([routing.expert_NK.sort(1).values.flatten() for routing in seen])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nightjar_alerts.models.lightcurve import RaggedBatch
-from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.network import Masking, NetworkOutput, Reconstruction
 from nightjar_alerts.models.networks.romae import (
     BASE,
     SMALL,
@@ -52,7 +52,7 @@ def inputs(seed: int = 2, count: int = 6, length: int | None = None) -> tuple[to
 
 def forward(network: RoMAE, columns: tuple[torch.Tensor, ...]) -> torch.Tensor:
     with torch.no_grad():
-        output: Output = network(*columns)
+        output: NetworkOutput = network(*columns)
     return output.logits_BC
 
 
@@ -168,7 +168,7 @@ def test_every_weight_below_the_head_moves_from_pretraining(pooling: str) -> Non
 def test_both_networks_train() -> None:
     columns = inputs()
     classifier, pretraining = network_of().train(), RoMAEPretraining(config_of(pooling="cls")).train()
-    output: Output = classifier(*columns)
+    output: NetworkOutput = classifier(*columns)
     reconstruction: Reconstruction = pretraining(*columns, masking_of(columns))
     error_BLK = reconstruction.prediction_BLK - reconstruction.target_BLK
     torch.autograd.backward([output.logits_BC.square().mean(), error_BLK.square().mean()])

@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.core.adapter import ModelInput
-from nightjar_alerts.core.failures import (
-    DeadlineExceeded,
-    EngineClosed,
-    EngineDead,
-    InferenceFailed,
-    Overloaded,
-)
+from nightjar_alerts.core.failures import InferenceFailed
 from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.service.engine.batch import RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from support.engines import ADAPTER, COST, occupied, serving, settled, started
 from support.graphs import EchoGraph, model_input, poison
 

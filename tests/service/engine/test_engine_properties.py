@@ -7,15 +7,16 @@ from time import monotonic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar_alerts.core.adapter import Arrays, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Arrays
 from nightjar_alerts.core.cost import CostModel
-from nightjar_alerts.core.failures import DeadlineExceeded, InferenceFailed
+from nightjar_alerts.core.failures import InferenceFailed
 from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import DeadlineExceeded
 from support.graphs import EchoGraph, echo_manifest, model_input, poison
 
-ADAPTER = TaskAdapter(echo_manifest())
+ADAPTER = Adapter(echo_manifest())
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pytest
 from deploy.bench.simulation.events import fifo, one_by_one
 from nightjar_alerts.core.adapter import Arrays
 from nightjar_alerts.core.cost import CostModel
-from nightjar_alerts.core.failures import Overloaded
 from nightjar_alerts.service.engine.batch import QueueEntry
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import Overloaded
 from support.engines import ADAPTER, COST, occupied, serving, settled
 from support.graphs import EchoGraph, model_input
 

@@ -9,17 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.core.adapter import Arrays, ModelInput, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Arrays, ModelInput
 from nightjar_alerts.core.cost import CostModel, LiveCost
-from nightjar_alerts.core.failures import (
-    EngineDead,
-    ErrorKind,
-    FatalEngineError,
-    InferenceFailed,
-    OutOfMemory,
-    is_out_of_memory,
-    kind_of,
-)
+from nightjar_alerts.core.failures import ErrorKind, InferenceFailed, ModelFailedError, OutOfMemory, is_out_of_memory
 from nightjar_alerts.core.items import Prediction
 from nightjar_alerts.core.load import LoadedModel, load_model
 from nightjar_alerts.models.bundle import Bundle
@@ -27,6 +19,7 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import OnnxGraph, open_session
 from nightjar_alerts.service.engine import engine as engine_module
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.errors import EngineDead, kind_of
 from nightjar_alerts.service.engine.watchdog import HUNG_FACTOR, Watchdog
 from support.engines import batch_of, runner
 from support.graphs import EchoGraph, echo_manifest, model_input, poison
@@ -34,7 +27,7 @@ from support.trouble import ENDLESS, GREEDY, trouble_bundle
 
 CHEAP = CostModel(1e-6, 0.0, 0.0)
 FLOOR = 0.2
-ADAPTER = TaskAdapter(echo_manifest())
+ADAPTER = Adapter(echo_manifest())
 
 
 def watchdog(cost: CostModel = CHEAP) -> Watchdog:
@@ -50,7 +43,7 @@ def asked(bundle: Bundle, **columns: float) -> ModelInput:
     values = {"flux": 100.0, "flux_err": 1.0} | columns
     made = {name: np.full(10, value) for name, value in values.items()}
     curve = LightCurve.from_columns(60_000 + np.arange(10), made["flux"], made["flux_err"], ["r"] * 10)
-    return TaskAdapter(bundle.manifest).prepare(curve)
+    return Adapter(bundle.manifest).prepare(curve)
 
 
 def test_check_within_many_times_the_prediction_returns_nothing() -> None:
@@ -58,8 +51,8 @@ def test_check_within_many_times_the_prediction_returns_nothing() -> None:
     with watching.watch(1, 10):
         assert watching.check(0.9 * HUNG_FACTOR) is None
         error = watching.check(0.2 * HUNG_FACTOR)
-    assert isinstance(error, FatalEngineError)
-    assert (error.kind, str(error)) == (ErrorKind.RUN_HUNG, "an inference run hangs")
+    assert isinstance(error, ModelFailedError)
+    assert (error.kind, str(error)) == (ErrorKind.RUN_HUNG, "an inference run hangs; restart the process")
     assert watching.check(1e9) is None
 
 
@@ -67,7 +60,7 @@ def test_check_short_run_allows_the_minimum_time() -> None:
     watching = watchdog()
     with watching.watch(1, 10):
         assert watching.check(0.9 * FLOOR) is None
-        assert isinstance(watching.check(0.2 * FLOOR), FatalEngineError)
+        assert isinstance(watching.check(0.2 * FLOOR), ModelFailedError)
 
 
 def test_check_after_a_run_that_failed_returns_nothing() -> None:
@@ -88,7 +81,7 @@ def test_check_after_the_process_was_stopped_returns_nothing() -> None:
 
 def test_run_batch_out_of_memory_fails_only_that_light_curve(trouble: Bundle) -> None:
     recoveries: list[int] = []
-    graph, adapter = OnnxGraph(open_session(trouble.model)), TaskAdapter(trouble.manifest)
+    graph, adapter = OnnxGraph(open_session(trouble.model)), Adapter(trouble.manifest)
     running = runner(graph, lambda: recoveries.append(1), adapter)
     [result], reports = running.run_batch(batch_of(asked(trouble, **GREEDY)))
     assert isinstance(result, OutOfMemory)
@@ -140,7 +133,7 @@ def test_run_batch_of_a_provider_that_fails_every_run_raises_a_fatal_error() -> 
         sizes.append(len(arrays["mask"]))
         raise RuntimeError("CUDA error 999")
 
-    with pytest.raises(FatalEngineError, match="the execution provider fails every run") as caught:
+    with pytest.raises(ModelFailedError, match="the execution provider fails every run") as caught:
         runner(lost).run_batch(batch_of(model_input(5.0), model_input(6.0)))
     assert kind_of(caught.value) is ErrorKind.PROVIDER_LOST
     assert sizes == [2, 1, 1]  # the batch, its first light curve, and one that is made up
@@ -158,8 +151,8 @@ def test_run_batch_by_a_session_of_another_graph_raises_a_fatal_error(trouble: B
     )
     path = tmp_path / "other.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10), path)
-    running = runner(OnnxGraph(open_session(path)), adapter=TaskAdapter(trouble.manifest))
-    with pytest.raises(FatalEngineError):
+    running = runner(OnnxGraph(open_session(path)), adapter=Adapter(trouble.manifest))
+    with pytest.raises(ModelFailedError):
         running.run_batch(batch_of(asked(trouble)))
 
 
@@ -167,7 +160,7 @@ def test_run_batch_without_memory_for_any_run_raises_a_fatal_error() -> None:
     def full(_: Arrays) -> Arrays:
         raise MemoryError
 
-    with pytest.raises(FatalEngineError, match="no memory left"):
+    with pytest.raises(ModelFailedError, match="no memory left"):
         runner(full).run_batch(batch_of(model_input(5.0)))
 
 
@@ -180,7 +173,7 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[object]]) -> list[BaseException]:
     """Run ``use`` with an engine; return the fatal errors of the engine."""
     deaths: list[BaseException] = []
-    adapter, options = TaskAdapter(loaded.bundle.manifest), EngineOptions(workers=2, hung_run_seconds=FLOOR)
+    adapter, options = Adapter(loaded.bundle.manifest), EngineOptions(workers=2, hung_run_seconds=FLOOR)
     engine = Engine(loaded.graph, adapter, loaded.cost, options, on_death=deaths.append)
     await engine.start()
     try:

@@ -1,10 +1,12 @@
 """The whole application: consistent responses, and a correct OpenAPI document."""
 
+import inspect
 import json
 from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.request import LightCurveIn
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge.errors import KINDS, MEDIA_TYPE, Problem
@@ -87,6 +89,12 @@ def test_models_served_model_is_described(edge: Live) -> None:
     assert isinstance(described, ClassifierDescription)
     assert (status, described.name, described.provider, len(described.classes)) == (200, "echo", "cpu", 20)
     assert (described.limits.max_points_per_band, described.flux_unit) == (65, "nJy")
+
+
+def test_models_states_the_unit_of_the_network_and_of_requests(default_edge: Live) -> None:
+    (described, *_) = ModelsReply.model_validate_json(default_edge.ask("GET", "/v1/models")[2]).models
+    assert (described.network_flux_unit, described.flux_unit) == ("FLUXCAL", "FLUXCAL")
+    assert described.default_flux_unit == inspect.signature(LightCurveIn).parameters["flux_unit"].default
 
 
 def test_metrics_are_text(edge: Live) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.result import AlertsReply, ClassifyReply
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.service.answers.models import ModelsReply
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.registry.loader import load_one
 from support import alerts
 from support.edge import Live, curve, live
 from support.graph_bundles import classifier_bundle
+from support.results import checked
 
 HISTORY = ("flux", "flux_err", "time", "band", "mask")
 LIMITS = Limits(max_points_per_band=1024, pre_trigger_days=None)
@@ -30,7 +31,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def ask(edge: Live, *curves: dict[str, Any]) -> list[dict[str, Any]]:
     status, reply = edge.classify({"light_curves": list(curves), "options": {"embedding": True}})
-    ClassifyReply.model_validate(reply, strict=True)
+    checked(ClassifyReply, reply)
     assert status == 200
     results: list[dict[str, Any]] = reply["results"]
     return results
@@ -67,7 +68,7 @@ def test_alerts_without_a_point_in_the_band_are_abstained(edge: Live) -> None:
     unseen = alerts.bare("elasticc/0.9.1", alerts.elasticc_alert())  # Y and g
     for packet, status, reason in ((seen, "classified", None), (unseen, "abstained", "no_usable_points")):
         code, _, body = edge.ask("POST", "/v1/alerts", packet, {"Content-Type": "application/octet-stream"})
-        AlertsReply.model_validate_json(body, strict=True)
+        checked(AlertsReply, body)
         (result,) = json.loads(body)["results"]
         assert (code, result["status"], result.get("reason")) == (200, status, reason)
 

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.result import ExpertLayer, Experts, PhotometryWarning, Rejected, ResultFields, Subtype
+from nightjar_alerts.core.schemas import fields_of
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import BANDS
-from nightjar_alerts.service.answers.replies import CurveFailure, CurveResult
 from nightjar_alerts.service.http import arrow
 from nightjar_alerts.service.http.arrow import is_compressed
 from nightjar_alerts.service.http.bodies import decode_rows
@@ -25,6 +27,7 @@ from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.results import ClassifyResults
 from support.bodies import Curve, built, read_json
 from support.edge import curve, settings
+from support.results import MODEL, classified
 from support.wire import arrow_stream, arrow_table
 
 SETTINGS = settings(max_points=100, max_curves=5)
@@ -223,52 +226,46 @@ def test_arrow_corrupted_stream_is_read_or_a_problem(data: st.DataObject) -> Non
             raise
 
 
-CLASSIFIED: dict[str, Any] = {
-    "status": "classified",
-    "object_id": "a",
-    "class": "x",
-    "class_id": 7,
-    "confidence": 0.75,
-    "novelty": 0.5,
-    "prediction_set": ["x", "y"],
-    "coverage": 0.9,
-    "probabilities": {"x": 0.75, "y": 0.25},
-    "hierarchy": {"all": 1.0},
-    "points_per_band": dict.fromkeys("ugrizY", 2),
-    "truncated": False,
-    "metadata_missing": 64,
-    "embedding": np.array([1.0, 1e30, -2.0], np.float32),
-}
-REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "nothing", "errors": []}
+CLASSIFIED = classified(
+    probabilities={"x": 0.75, "y": 0.25},
+    hierarchy={"all": 1.0},
+    embedding=np.array([1.0, 1e30, -2.0], np.float32),
+)
+REJECTED = Rejected(object_id="b", reason="no", detail="nothing", errors=[])
+
+
+def written(results: list[ResultFields], options: Options) -> pa.Table:
+    response = ClassifyResults(MODEL, ("x", "y"), ("all",), BANDS, 3, results, options)
+    return pa.ipc.open_stream(arrow.write_arrow(response)).read_all()
 
 
 def test_arrow_response_has_a_column_for_every_field() -> None:
-    fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
-    fields -= {"model", "subtype"}  # such a reply has the columns of one model, which its schema names
-    options, noted = Options(embedding=True), {"warnings": [{"reason": "total_flux", "detail": "x"}]}
-    described = REJECTED | {"filters": {"F606W": "r"}} | noted
-    experts = {"layers": [{"router_entropy": 0.5, "bands": {"g": [2, 0]}}, {"router_entropy": 0.25, "bands": {}}]}
-    results = [described, CLASSIFIED | {"experts": experts}]
-    table = pa.ipc.open_stream(
-        arrow.write_arrow(ClassifyResults({}, ("x", "y"), ("all",), BANDS, 3, results, options))
-    ).read_all()
-    assert set(table.schema.names) == fields
-    assert table["experts"].to_pylist(maps_as_pydicts="strict") == [None, experts]
+    warning = PhotometryWarning(reason="total_flux", detail="x")
+    described = replace(REJECTED, filters={"F606W": "r"}, warnings=[warning])
+    layers = [ExpertLayer(router_entropy=0.5, bands={"g": [2, 0]}), ExpertLayer(router_entropy=0.25, bands={})]
+    subtype = Subtype(class_name="Ia", class_id=1, confidence=0.9, probabilities={"Ia": 0.9, "II": 0.1}, model=MODEL)
+    found = replace(CLASSIFIED, experts=Experts(layers=layers), subtype=subtype)
+    table = written([described, found], Options(embedding=True))
+    assert set(table.schema.names) == {"status", *fields_of("CurveResult", "CurveFailure")} - {"model"}
+    assert table["experts"].to_pylist(maps_as_pydicts="strict") == [None, Experts(layers=layers).to_dict()]
+    row = table["subtype"].to_pylist(maps_as_pydicts="strict")[1]
+    assert {name: row[name] for name in ("class", "probabilities")} == {
+        "class": "Ia",
+        "probabilities": {"Ia": 0.9, "II": 0.1},
+    }
+    assert row["model"]["name"] == MODEL.name
 
 
 @pytest.mark.parametrize("results", [[CLASSIFIED, REJECTED], [REJECTED], [CLASSIFIED]])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_arrow_response_has_the_values_of_the_results(results: list[dict[str, Any]], dtype: Any) -> None:
-    options = Options(embedding=True, embedding_dtype=dtype)
-    table = pa.ipc.open_stream(
-        arrow.write_arrow(ClassifyResults({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
-    ).read_all()
-    assert orjson.loads(table.schema.metadata[b"model"]) == {"name": "m"}
+def test_arrow_response_has_the_values_of_the_results(results: list[ResultFields], dtype: Any) -> None:
+    table = written(results, Options(embedding=True, embedding_dtype=dtype))
+    assert orjson.loads(table.schema.metadata[b"model"]) == MODEL.to_dict()
     assert table.schema.field("embedding").type == pa.list_(pa.from_numpy_dtype(dtype), 3)
     for row, result in zip(table.to_pylist(), results, strict=True):
         embedding = row.pop("embedding")
         assert {name: value for name, value in row.items() if value is not None} == {
-            name: value for name, value in result.items() if name != "embedding"
+            name: value for name, value in result.to_dict().items() if name != "embedding"
         }
         wanted = None if result is REJECTED else [1.0, 65504.0 if dtype == "float16" else np.float32(1e30), -2.0]
         assert embedding == wanted
@@ -388,3 +385,17 @@ def test_arrow_long_text_of_many_views_is_rejected_unread() -> None:
     column = pa.ListArray.from_arrays([0, 1000], many)
     table = arrow_table([curve(1)]).drop_columns(["band"]).append_column("band", column)
     assert [fault.reason for fault in refusal(arrow_stream(table)).errors] == ["too_long"]
+
+
+def test_arrow_text_of_many_views_is_created_once() -> None:
+    """A null among the views made a text for each of them: sixteen bytes became a thousand."""
+    views = pa.array(["x" * 1000] * 5000 + [None], pa.string_view())
+    column = pa.ListArray.from_arrays([0, 5001], views)
+    table = arrow_table([curve(1)]).drop_columns(["band"]).append_column("band", column)
+    body = arrow_stream(table)
+    tracemalloc.start()
+    (row,) = arrow.read_arrow(body, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert row["band"] == ["x" * 1000] * 5000 + [None]
+    assert peak < 500_000

@@ -9,13 +9,15 @@ import numpy as np
 import orjson
 import pytest
 
-from nightjar_alerts.core.adapter import TaskAdapter
+from nightjar_alerts.core.adapter import Adapter
+from nightjar_alerts.core.failures import InferenceFailed
 from nightjar_alerts.core.load import load_model
+from nightjar_alerts.core.result import AlertsReply, Classified, ClassifyReply
 from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
 from nightjar_alerts.models.runtime import open_session, run
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from support.edge import Live, Network, curve, live, loader
+from support.results import checked
 from support.wire import results_of
 
 CURVES = [curve(n, flux=[100.0 + 900 * i for i in range(n)], object_id=str(n)) for n in (1, 4, 9, 30)]
@@ -48,7 +50,7 @@ def test_classify_novelty_and_sets_match_graph_and_manifest(edge: Live, bundle: 
     sets = manifest.prediction_sets
     assert sets is not None
     status, reply = edge.classify({"light_curves": CURVES})
-    ClassifyReply.model_validate(reply, strict=True)
+    checked(ClassifyReply, reply)
     assert status == 200
     for sent, result in zip(CURVES, reply["results"], strict=True):
         tokens = featurise(light_curve(sent), manifest.limits, manifest.flux_unit, manifest.metadata_columns)
@@ -97,12 +99,12 @@ def test_classify_confidence_is_the_same_in_every_format(edge: Live, media_type:
 def test_alerts_confidence_is_that_of_classify(edge: Live) -> None:
     packet = next((Path(__file__).parents[3] / "service" / "samples").glob("lsst_*")).read_bytes()
     status, _, body = edge.ask("POST", "/v1/alerts", packet, {"Content-Type": "application/octet-stream"})
-    (result,) = AlertsReply.model_validate_json(body, strict=True).results
-    assert (status, result.status) == (200, "classified")
-    assert result.status == "classified"
+    (result,) = checked(AlertsReply, body).results
+    assert status == 200
+    assert isinstance(result, Classified)
     assert result.novelty is not None
     assert result.prediction_set is not None
-    assert (result.prediction_set[0], result.coverage) == (result.class_, 0.9)
+    assert (result.prediction_set[0], result.coverage) == (result.class_name, 0.9)
 
 
 def test_models_confidence_thresholds_are_described(edge: Live, bundle: Bundle) -> None:
@@ -130,10 +132,10 @@ def test_classify_novelty_nan_fails_alone(bundle: Bundle) -> None:
     outputs = loaded.graph(program.assemble(questions))
     outputs["novelty"] = np.array([np.nan, 0.25], dtype=np.float32)
     first, second = program.split(outputs, len(questions))
-    assert first is None
-    assert second is not None
+    assert isinstance(first, InferenceFailed)
+    assert not isinstance(second, InferenceFailed)
     assert (second["novelty"].shape, float(second["novelty"])) == ((), 0.25)
 
 
-def classification(bundle: Bundle) -> TaskAdapter:
-    return TaskAdapter(bundle.manifest)
+def classification(bundle: Bundle) -> Adapter:
+    return Adapter(bundle.manifest)

@@ -8,15 +8,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from nightjar_alerts.core.errors import MAX_FIELD_ERRORS, FieldError
-from nightjar_alerts.core.failures import (
-    DeadlineExceeded,
-    EngineClosed,
-    EngineDead,
-    InferenceFailed,
-    OutOfMemory,
-    Overloaded,
-)
+from nightjar_alerts.core.failures import InferenceFailed, OutOfMemory
 from nightjar_alerts.service.answers.replies import field_errors
+from nightjar_alerts.service.engine.errors import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.service.http.edge.errors import (
     DEADLINE,
     INTERNAL,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_head, raw_post, receive_all, wait_until
 
-CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = raw_head("/v1/classify", "Transfer-Encoding: chunked")
 LIMIT = 2_000_000
 
 
@@ -95,7 +95,7 @@ def test_request_with_too_large_content_length_times_out(edge: Live) -> None:
 
 def test_request_with_content_length_beyond_the_limit_is_rejected_unread(edge: Live) -> None:
     with edge.connect() as connection:
-        connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+        connection.sendall(raw_head("/v1/classify", "Content-Length: 99999999999"))
         assert answer(connection)[0] == 413
 
 

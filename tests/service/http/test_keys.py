@@ -1,45 +1,45 @@
 """Named API keys and rate limits: authentication, quotas and retry times."""
 
+import asyncio
 import hashlib
 import json
 import math
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.__main__ import main
-from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.keys import (
-    ANONYMOUS,
+from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter
+from nightjar_alerts.service.http.edge.counts import (
     DAY_SECONDS,
+    REDIS_CLOCK,
+    SCRIPT,
     Counts,
-    KeyRing,
     Limit,
-    Quotas,
     RedisUnavailable,
     SharedCounts,
     list_limits,
 )
-from nightjar_alerts.service.http.edge.middleware import ConcurrencyLimiter
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import KeyLimits, Settings
-from support.edge import Live, Network, curve, live, loader, send_until_cut_off, settings, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_head, send_until_cut_off, settings, wait_until
 from support.redis import needs_redis, redis_server
 from support.wire import lines_body
 
-STREAM = (
-    b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
-    b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
+STREAM = raw_head("/v1/classify", "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked")
 KEYS = {"fink": ("old key of fink", "new key of fink"), "lasair": ("key of lasair",)}
 
 
@@ -222,7 +222,7 @@ def test_quotas_ndjson_stream_waits_for_its_limit() -> None:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for Redis on a busy machine, where requests would be counted locally after 50 ms."""
-    monkeypatch.setattr("nightjar_alerts.service.http.edge.keys.REDIS_SECONDS", 10.0)
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.counts.REDIS_SECONDS", 10.0)
 
 
 @needs_redis
@@ -254,39 +254,66 @@ async def test_shared_counts_refund_without_a_charge_gives_no_free_requests(tmp_
     limits = list_limits(KeyLimits(requests_per_day=3))
     with redis_server(tmp_path) as server:
         counts = SharedCounts(server.url)
-        assert await counts.run("a", limits, -1, check=False)
-        admitted = [await counts.run("a", limits, 1, check=True) for _ in range(4)]
+        await counts.charge("a", limits, -1)
+        admitted = [await counts.admit("a", limits) is None for _ in range(4)]
         await counts.close()
-    assert [found is not None and found[1] == 0 for found in admitted] == [True, True, True, False]
+    assert admitted == [True, True, True, False]
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of a Redis server that lives as long as the tests of this file."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+rates = st.sampled_from([0.5, 1.0, 3.0, 7.0, 100.0])
+key_limits = st.builds(
+    KeyLimits,
+    requests_per_second=st.none() | rates,
+    requests_per_day=st.none() | st.integers(1, 3),
+    curves_per_second=st.none() | rates,
+    curves_per_day=st.none() | st.integers(1, 9),
+)
+calls = st.tuples(st.integers(0, 3_000), st.sampled_from(["requests", "curves"]), st.just(0) | st.integers(-9, 9))
 
 
 @needs_redis
-@pytest.mark.usefixtures("patience")
-async def test_shared_counts_redis_equals_process(tmp_path: Path) -> None:
-    limits = list_limits(
-        KeyLimits(requests_per_second=7, requests_per_day=20, curves_per_second=50, curves_per_day=300)
-    )
-    with redis_server(tmp_path) as server:
-        there, here = SharedCounts(server.url), Counts()
-        longest = 0.0  # seconds between one and the other
-        for step in range(25):
-            begun = time.monotonic()
-            told = await there.run("a", limits, 1, check=True)
-            assert told is not None
-            found = here.admit("a", limits)
-            longest = max(longest, time.monotonic() - begun)
-            seconds, which = told
-            assert (which > 0) == (found is not None), step
-            if found is not None:
-                assert found.seconds == pytest.approx(seconds, abs=max(0.05, longest))
-                if found.limit.day:
-                    break
-                time.sleep(max(found.seconds, seconds) + 0.01)
-            elif step % 5 == 0:
-                curves = [limit for limit in limits if limit.counted == "curves"]
-                assert await there.run("a", curves, 10, check=False) is not None
-                here.charge("a", curves, 10)
-        await there.close()
+@hypothesis_settings(deadline=None)
+@given(key_limits, st.lists(calls, max_size=25))
+@example(KeyLimits(requests_per_day=2), [(0, "requests", 5), (0, "requests", 0), (3000, "requests", 0)])
+@example(KeyLimits(requests_per_day=2), [(0, "requests", 1), (3000, "requests", -1), *[(0, "requests", 0)] * 3])
+def test_shared_counts_any_calls_equal_those_of_one_process(
+    redis_url: str, limits: KeyLimits, steps: list[tuple[int, Any, int]]
+) -> None:
+    """The calls start two seconds before midnight UTC; an amount of 0 is a request, a negative one a refund."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nightjar_alerts.service.http.edge.counts.REDIS_SECONDS", 10.0)
+        patch.setattr(
+            "nightjar_alerts.service.http.edge.counts.SCRIPT",
+            SCRIPT.replace(REDIS_CLOCK, "local now = tonumber(redis.call('GET', 'clock'))"),
+        )
+        asyncio.run(compare_counts(redis_url, list_limits(limits), steps))
+
+
+async def compare_counts(url: str, limits: Sequence[Limit], steps: list[tuple[int, Any, int]]) -> None:
+    clock = Clock()
+    clock.now = 20_000 * DAY_SECONDS - 2.0
+    shared, local, redis = SharedCounts(url), Counts(clock), Redis.from_url(url)
+    await redis.flushall()
+    for milliseconds, counted, amount in steps:
+        clock.now = round(clock.now + milliseconds / 1000, 3)
+        await redis.set("clock", repr(clock.now))
+        charged = [limit for limit in limits if limit.counted == counted]
+        if amount:
+            await shared.charge("a", charged, amount)
+            local.charge("a", charged, amount)
+            continue
+        found, expected = await shared.admit("a", limits), local.admit("a", limits)
+        assert (found and found.limit) == (expected and expected.limit)
+        assert (found and found.seconds) == pytest.approx(expected and expected.seconds, abs=1e-6)
+    await shared.close()
+    await redis.aclose()
 
 
 async def test_shared_counts_without_redis_each_process_counts() -> None:

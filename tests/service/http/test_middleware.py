@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import Problem, ProblemError
-from nightjar_alerts.service.http.edge.middleware import RequestMiddleware
+from nightjar_alerts.service.http.edge.keys import KeyRing, Quotas
+from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.settings import KeyLimits
 from support.edge import Live, Network, curve, live, loader, raw_post, wait_until
 
 KEYS = ("correct horse", "battery staple")
@@ -137,3 +139,28 @@ async def test_rejected_request_frees_its_body_without_gc() -> None:
         assert held[0]() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_auth_request_that_ends_with_503_is_refunded_unless_its_response_has_started(started: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["charged"] = 2
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ProblemError(errors.UNAVAILABLE)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    quotas = Quotas({"*": KeyLimits(requests_per_day=1)}, Metrics())
+    guard = AuthMiddleware(app, KeyRing({}), max_requests=1, quotas=quotas)
+    kinds = []
+    for _ in range(2):
+        scope = {"type": "http", "method": "POST", "path": "/v1/classify", "headers": []}
+        with pytest.raises(ProblemError) as caught:
+            await guard(scope, receive, send)
+        kinds.append(caught.value.kind)
+    assert kinds == [errors.UNAVAILABLE, errors.RATE_LIMITED if started else errors.UNAVAILABLE]

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from nightjar_alerts.core.result import AlertsReply
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from nightjar_alerts.service.registry.loader import load_one
 from nightjar_alerts.service.registry.names import Reference
@@ -19,6 +19,7 @@ from support import oip
 from support.edge import Live, Network, curve, live, loader
 from support.graph_bundles import classifier_bundle
 from support.repository import version
+from support.results import checked
 from support.wire import MSGPACK_TYPE, lines_body, msgpack_body
 
 ZTF = next(iter(sorted(SAMPLES.glob("ztf_*.avro")))).read_bytes()
@@ -89,8 +90,8 @@ def test_alerts_use_the_model_of_their_survey(edge: Live) -> None:
         body, headers = parts(*packets)
         status, _, text = edge.ask("POST", f"/v1/alerts?model={model}", body, headers)
         assert status == 200, text
-        reply = AlertsReply.model_validate_json(text)
-        return [(result.survey, (result.model or reply.model).name) for result in reply.results]
+        reply = checked(AlertsReply, text)
+        return [(str(result.survey), (result.model or reply.model).name) for result in reply.results]
 
     assert ask(ZTF) == [("ztf", "mine")]
     assert ask(LSST, ZTF, LSST) == [("lsst", "first"), ("ztf", "mine"), ("lsst", "first")]

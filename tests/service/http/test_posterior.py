@@ -12,13 +12,14 @@ import orjson
 import pytest
 
 from nightjar_alerts.core.load import load_model
+from nightjar_alerts.core.result import AlertsReply, ClassifyReply
 from nightjar_alerts.models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
 from nightjar_alerts.models.metadata import Context
 from nightjar_alerts.models.posterior import Domain, Posterior
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.registry.loader import load_one
 from support.edge import Live, curve, live
+from support.results import checked
 from support.wire import results_of
 
 IA, RRL = "Ia", "RR Lyrae"
@@ -81,7 +82,7 @@ def test_classify_prior_reweights_the_probabilities(edge: Live, bundles: dict[st
     _, plain = edge.classify(FAINT)
     status, asked = edge.classify({**FAINT, "options": {"prior": prior}})
     assert status == 200
-    ClassifyReply.model_validate(asked, strict=True)
+    checked(ClassifyReply, asked)
     share = dict(zip(ELASTICC.names, Posterior(manifest).prior(prior).share_C.tolist(), strict=True))
     expected = exactly(one(plain)["probabilities"], manifest.assumed_shares, share)
     assert one(asked)["probabilities"] == pytest.approx(expected, abs=1e-5)
@@ -140,7 +141,7 @@ def test_alerts_prior_parameter_reweights_the_probabilities(edge: Live) -> None:
     packet = next(iter(ALERT)).read_bytes()
     head = {"Content-Type": "application/octet-stream"}
     _, _, body = edge.ask("POST", "/v1/alerts?prior=ztf-bright&model=usual", packet, head)
-    reply = AlertsReply.model_validate_json(body, strict=True)
+    reply = checked(AlertsReply, body)
     assert reply.model.prior == "ztf-bright"
     assert orjson.loads(body)["results"][0]["probabilities"][RRL] == 0.0
     status, _, body = edge.ask("POST", "/v1/alerts?prior=nonsense&model=usual", packet, head)
@@ -173,7 +174,7 @@ def test_classify_redshift_evidence_is_used_and_reported(edge: Live) -> None:
 
 def test_classify_light_curve_outside_the_domain_uses_a_substitute(edge: Live) -> None:
     status, reply = edge.classify({"light_curves": [FAINT, SHINING, BLINDING]})
-    ClassifyReply.model_validate(reply, strict=True)
+    checked(ClassifyReply, reply)
     faint, shining, blinding = reply["results"]
     assert (status, reply["model"]["name"]) == (200, "usual")
     assert (faint["status"], "model" in faint) == ("classified", False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightjar_alerts.service.registry.loader import load_one
-from support.edge import HOST, Live, curve, live, wait_until
+from support.edge import HOST, Live, curve, live, raw_head, wait_until
 from support.graph_bundles import classifier_bundle
 from support.repository import version
 
@@ -77,8 +77,8 @@ def test_reload_ndjson_stream_keeps_its_version(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path / "default", name="first").path
     with live(load_one, bundle=bundle, repository=root, repository_poll=0.02) as edge:
         with edge.connect() as stream:
-            head = "POST /v1/classify?model=mine HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
-            stream.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode() + chunk(BODY))
+            lines = "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked", "Connection: close"
+            stream.sendall(raw_head("/v1/classify?model=mine", *lines) + chunk(BODY))
             first = until(stream, b'"confidence"')
             assert b"nightjar-model: mine/1.0.0;" in first.lower()
             version(root, "1.1.0", 2.0)

@@ -13,7 +13,7 @@ from nightjar_alerts.service.http.endpoint import LARGE_BYTES
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
 from support import alerts
-from support.edge import Live, Network, curve, live, loader, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_head, wait_until
 from support.oip import JSON_LENGTH, binary_body, history, json_body
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
@@ -66,6 +66,10 @@ ENDPOINTS: dict[str, Callable[[int], Request]] = {
     "infer-json": infer_json,
     "infer-binary": infer_binary,
 }
+
+
+def head_of(request: Request, framing: str) -> bytes:
+    return raw_head(request.path, framing, *(f"{name}: {value}" for name, value in request.headers.items()))
 
 
 def with_headers(request: Request, **headers: str) -> Request:
@@ -176,10 +180,8 @@ def test_truncated_item_is_rejected_alone(edge: Live, endpoint: str) -> None:
 def test_chunked_body_beyond_the_limit_is_a_problem(edge: Live, endpoint: str) -> None:
     """The body has no Content-Length."""
     request = ENDPOINTS[endpoint](1)
-    head = f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
     with edge.connect() as connection:
-        connection.sendall(head.encode() + b"\r\n")
+        connection.sendall(head_of(request, "Transfer-Encoding: chunked"))
         connection.sendall(b"".join(b"400\r\n%s\r\n" % (b"x" * 1024) for _ in range(BYTES // 1024 + 2)))
         assert connection.recv(12) == b"HTTP/1.1 413"
 
@@ -202,10 +204,8 @@ def test_body_beyond_the_memory_budget_is_a_problem(small: Live, endpoint: str) 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_body_that_stops_is_a_problem(small: Live, endpoint: str) -> None:
     request = ENDPOINTS[endpoint](1)
-    head = f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(request.body)}\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
     with small.connect() as connection:
-        connection.sendall(head.encode() + b"\r\n" + request.body[:9])
+        connection.sendall(head_of(request, f"Content-Length: {len(request.body)}") + request.body[:9])
         assert connection.recv(12) == b"HTTP/1.1 408"
 
 

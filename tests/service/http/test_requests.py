@@ -4,16 +4,18 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from nightjar_alerts.core.decoding import JSON_READER, MAX_NONFINITE_BYTES
+from nightjar_alerts.core.decoding import JSON_READER, MAX_NAMES, MAX_NONFINITE_BYTES, JsonReader
 from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.service.http.bodies import MAX_NAMES, decode
+from nightjar_alerts.service.http.bodies import decode, decode_valid, diagnose
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from support.bodies import Read, read_json, read_text
 from support.edge import curve, settings
@@ -308,3 +310,59 @@ def test_json_metadata_beyond_float32_are_named(number: str) -> None:
     with pytest.raises(ProblemError) as caught:
         read_text(bad.encode(), SETTINGS)
     assert [(error.pointer, error.reason) for error in caught.value.errors] == [("/metadata/mwebv", "not_finite")]
+
+
+def test_json_position_is_read_and_checked() -> None:
+    (found,) = read(curve(1, ra=359.9, dec=-90)).items
+    assert isinstance(found, LightCurve)
+    assert (found.ra, found.dec) == (359.9, -90.0)
+    assert fault(curve(1, ra=1.0)) == ("/dec", "missing")
+    assert fault(curve(1, ra=1.0, dec=90.1)) == ("/dec", "less_than")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b'{\n "flux": [1,\n  2,,3]}', "line 3, column 5"),
+        (b'{"flux": [1}', "line 1, column 12"),
+        (b'{"object_id": "\xff"}', "byte 15 is not UTF-8"),
+    ],
+)
+def test_json_malformed_document_is_located(text: bytes, where: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        decode(text, SETTINGS, JSON_READER)
+    assert caught.value.detail == f"the body is not a valid UTF-8 JSON document: {where}"
+
+
+def test_json_unknown_field_names_the_similar_one() -> None:
+    assert refusal(curve(1, fluxerr=[1])).errors[0].detail == "unknown field; send flux_err"
+    assert refusal({**curve(1), "options": {"covrage": 0.9}}).errors[0].detail == "unknown field; send coverage"
+
+
+class CountingReader(JsonReader):
+    """Reader that counts how often the whole body is decoded as a type."""
+
+    def __init__(self) -> None:
+        super().__init__(msgspec.json, False)
+        self.kinds: list[Any] = []
+
+    def decode(self, value: Any, kind: Any) -> Any:
+        if kind is not Raw and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            self.kinds.append(kind.__name__)
+        return super().decode(value, kind)
+
+
+def test_json_invalid_body_is_not_decoded_as_a_whole_again() -> None:
+    reader = CountingReader()
+    body = json.dumps(curve(3, flux=[1, 2, "3"])).encode()
+    assert decode_valid(body, SETTINGS, reader) is None
+    reader.kinds.clear()
+    assert diagnose(body, SETTINGS, reader).single
+    assert not reader.kinds
+
+
+def test_json_options_are_decoded_once() -> None:
+    reader = CountingReader()
+    body = decode(json.dumps({"light_curves": [curve(3)], "options": {"embedding": True}}).encode(), SETTINGS, reader)
+    assert body.given_options == {"embedding"}
+    assert reader.kinds == ["_Batch", "Options"]

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.result import AlertsReply
 from nightjar_alerts.models.limits import MAX_NEW_SCHEMAS
-from nightjar_alerts.service.answers.replies import AlertsReply
 from nightjar_alerts.service.http.routes.alerts import CHUNK_BYTES, _chunks
 from support import alerts
 from support.edge import Live, Network, live, loader
+from support.results import checked
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 BOUNDARY = "frontier"
@@ -26,7 +27,7 @@ def post(edge: Live, body: bytes, query: str = "", headers: dict[str, str] | Non
     status, _, text = edge.ask("POST", f"/v1/alerts{query}", body, OCTETS if headers is None else headers)
     document = json.loads(text)
     if status == 200:
-        AlertsReply.model_validate(document, strict=True)
+        checked(AlertsReply, document)
     return status, document
 
 

@@ -8,11 +8,12 @@ from functools import partial
 import pytest
 
 from nightjar_alerts.core.cost import CostModel
+from nightjar_alerts.core.result import ClassifyReply
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.answers.replies import ClassifyReply
 from nightjar_alerts.service.observe.metrics import STAGES
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
 from support.graphs import poison
+from support.results import checked
 
 JSON = {"Content-Type": "application/json"}
 POISONOUS = 666.0
@@ -35,7 +36,7 @@ def test_classify_one_light_curve_has_a_full_result(edge: Live) -> None:
     status, headers, body = edge.ask("POST", "/v1/classify", json.dumps(curve()).encode(), JSON)
     assert (status, headers["content-type"]) == (200, "application/json")
     document = json.loads(body)
-    ClassifyReply.model_validate(document, strict=True)
+    checked(ClassifyReply, document)
     (result,) = document["results"]
     assert result["class"] == ELASTICC.names[1000 % CLASSES]
     assert result["class_id"] == ELASTICC.ids[1000 % CLASSES]
@@ -53,7 +54,7 @@ def test_classify_batch_has_a_result_for_each(edge: Live) -> None:
     curves = [curve(flux=[float(i)] * 8, object_id=str(i)) for i in range(5)]
     curves[2]["flux_err"][4] = -1.0
     status, reply = edge.classify({"light_curves": curves, "options": {"embedding": True}})
-    ClassifyReply.model_validate(reply, strict=True)
+    checked(ClassifyReply, reply)
     assert (status, [result["object_id"] for result in reply["results"]]) == (200, ["0", "1", "2", "3", "4"])
     bad = reply["results"].pop(2)
     assert (bad["status"], bad["reason"]) == ("rejected", "not_positive")
@@ -66,7 +67,7 @@ def test_classify_failing_light_curve_fails_alone(edge: Live) -> None:
     bad = curve(flux=[POISONOUS] * 8)
     status, reply = edge.classify({"light_curves": [curve(), bad]})
     assert (status, [result["status"] for result in reply["results"]]) == (200, ["classified", "failed"])
-    ClassifyReply.model_validate(reply, strict=True)
+    checked(ClassifyReply, reply)
     status, problem = edge.classify(bad)
     assert (status, problem["type"]) == (500, "/problems/internal")
     assert "division" not in json.dumps(problem)
@@ -125,7 +126,7 @@ def test_classify_disconnected_client_withdraws_its_work() -> None:
 
 
 def queued(edge: Live, count: int) -> bool:
-    return edge.metric("nightjar_queue_depth", task="classification") == count
+    return edge.metric("nightjar_queue_depth") == count
 
 
 def test_classify_overload_is_429_with_retry_after() -> None:
@@ -153,7 +154,21 @@ def test_classify_real_network_is_served(tiny_edge: Live) -> None:
     body = {"light_curves": [curve(n) for n in (1, 8, 60)], "options": {"embedding": True}}
     status, reply = tiny_edge.classify(body)
     assert status == 200
-    ClassifyReply.model_validate(reply, strict=True)
+    checked(ClassifyReply, reply)
     assert reply["model"]["name"] == "tiny"
     for result in reply["results"]:
         assert abs(sum(result["probabilities"].values()) - 1) < 1e-9
+
+
+def test_classify_table_names_the_endpoint_for_tables(edge: Live) -> None:
+    status, _, body = edge.ask("POST", "/v1/classify", b"a,b", {"Content-Type": "text/csv; charset=utf-8"})
+    assert status == 415
+    assert "/v1/tables" in json.loads(body)["detail"]
+
+
+def test_classify_misspelt_parameter_names_the_similar_one(edge: Live) -> None:
+    status, _, body = edge.ask("POST", "/v1/classify?covrage=0.5", json.dumps(curve()).encode(), JSON)
+    assert status == 422
+    assert json.loads(body)["errors"] == [
+        {"pointer": "/query/covrage", "reason": "unknown_field", "detail": "unknown parameter; send coverage"}
+    ]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.result import AlertsReply, Classified, ClassifyReply
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, CurveResult, PacketResult
 from nightjar_alerts.service.http.formats import ARROW_TYPE, NDJSON_TYPE
 from support import wire
 from support.edge import Live, Network, curve, live, loader
+from support.results import checked
 from support.wire import (
     ENCODINGS,
     JSON_TYPE,
@@ -100,8 +101,8 @@ def test_classify_json_and_msgpack_name_the_model(tiny_edge: Live) -> None:
 def test_classify_experts_are_the_same_in_every_format(tiny_edge: Live, edge: Live) -> None:
     body = {**drawn(4)[0], "options": {"prior": "uniform"}}
     _, _, reply = ask(tiny_edge, JSON_TYPE, json.dumps(body).encode(), query="?experts=true")
-    (expected,) = ClassifyReply.model_validate_json(reply, strict=True).results
-    assert isinstance(expected, CurveResult)
+    (expected,) = checked(ClassifyReply, reply).results
+    assert isinstance(expected, Classified)
     assert expected.experts is not None
     points = {band: number for band, number in expected.points_per_band.items() if number}
     for layer in expected.experts.layers:
@@ -113,7 +114,7 @@ def test_classify_experts_are_the_same_in_every_format(tiny_edge: Live, edge: Li
         _, headers, reply = ask(tiny_edge, JSON_TYPE, json.dumps(body).encode(), wanted, "?experts=true")
         layers = results_of(headers["content-type"], reply)[0]["experts"]["layers"]
         found = [layer | {"bands": dict(layer["bands"])} for layer in layers]  # Arrow's maps are lists of pairs
-        assert found == expected.experts.model_dump()["layers"], wanted
+        assert found == expected.experts.to_dict()["layers"], wanted
     _, _, reply = ask(edge, JSON_TYPE, json.dumps(body).encode(), query="?experts=true")
     assert "experts" not in results_of(JSON_TYPE, reply)[0], "the model has none"
 
@@ -121,9 +122,9 @@ def test_classify_experts_are_the_same_in_every_format(tiny_edge: Live, edge: Li
 def test_alerts_experts_are_in_the_result(tiny_edge: Live) -> None:
     packet = (SAMPLES / "lsst_9876522240000007.avro").read_bytes()
     status, reply = tiny_edge.post("/v1/alerts?experts=true", packet)
-    (result,) = AlertsReply.model_validate(reply).results
+    (result,) = checked(AlertsReply, reply).results
     assert status == 200
-    assert isinstance(result, PacketResult)
+    assert isinstance(result, Classified)
     assert result.experts is not None
     for layer in result.experts.layers:
         assert layer.bands.keys() == {band for band, number in result.points_per_band.items() if number}

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nightjar_alerts.service.answers.replies import AlertsReply, EvolutionReply
+from nightjar_alerts.core.result import AlertsReply, EvolutionReply
 from support import alerts
 from support.edge import Live, Network, live, loader
+from support.results import checked
 
 JSON = {"Content-Type": "application/json"}
 OCTETS = {"Content-Type": "application/octet-stream"}
@@ -33,7 +34,7 @@ def post(edge: Live, path: str, body: bytes | dict[str, Any], headers: dict[str,
 def evolve(edge: Live, body: bytes | dict[str, Any], query: str = "", headers: dict[str, str] | None = None) -> Any:
     status, document = post(edge, f"/v1/evolution{query}", body, headers or JSON)
     assert status == 200, document
-    EvolutionReply.model_validate(document, strict=True)
+    checked(EvolutionReply, document)
     return document
 
 
@@ -94,7 +95,7 @@ def test_evolution_of_a_long_light_curve_is_sampled(edge: Live) -> None:
 def test_evolution_of_a_packet_is_that_of_its_light_curve(edge: Live, data: bytes) -> None:
     reply = evolve(edge, data, headers=OCTETS)
     _, classified = post(edge, "/v1/alerts?light_curve=true", data, OCTETS)
-    AlertsReply.model_validate(classified, strict=True)
+    checked(AlertsReply, classified)
     (result,) = classified["results"]
     assert evolve(edge, result["light_curve"]) == reply
     assert reply["object_id"] == result["object_id"]

@@ -7,8 +7,10 @@ from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
-from nightjar_alerts.service.observe.live import MAX_READERS
+from nightjar_alerts.service.http.routes.live import stream_events
+from nightjar_alerts.service.observe.live import MAX_READERS, LiveFeed
 from support import alerts
 from support.edge import Live, Network, live, loader
 
@@ -103,6 +105,14 @@ def test_live_events_for_too_many_readers_are_rejected_until_one_leaves(edge: Li
     for connection, response in readers[1:]:
         connection.close()
         response.close()
+
+
+def test_live_events_response_that_is_never_sent_takes_no_reader() -> None:
+    feed = LiveFeed()
+    request = Request({"type": "http", "headers": [(b"x-api-key", KEY.encode())], "query_string": b""})
+    for _ in range(MAX_READERS + 1):
+        stream_events(request, feed, DIGEST, lambda: False)
+    assert feed.add_reader()
 
 
 def test_live_events_end_when_the_service_stops(edge: Live) -> None:

@@ -198,7 +198,7 @@ def test_infer_overload_is_429_with_retry_after() -> None:
             first = others.submit(edge.classify, curve())
             assert network.started.acquire(timeout=10)
             second = others.submit(edge.classify, curve())
-            wait_until(lambda: edge.metric("nightjar_queue_depth", task="classification") == 1)
+            wait_until(lambda: edge.metric("nightjar_queue_depth") == 1)
             with client(edge) as asking, pytest.raises(InferenceServerException) as caught:
                 asking.infer(MODEL, inputs(history(1.0)))
             network.release()

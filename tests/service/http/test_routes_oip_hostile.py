@@ -14,7 +14,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from nightjar_alerts.service.http.edge.errors import Problem
-from support.edge import Live, Network, live, loader, receive_all, wait_until
+from support.edge import Live, Network, live, loader, raw_head, receive_all, wait_until
 from support.oip import JSON_LENGTH, Arrays, binary_body, history, json_body, post
 
 LIMIT = 200_000
@@ -151,9 +151,9 @@ def test_infer_wrong_header_length_is_malformed(edge: Live, length: int | str) -
 def test_infer_missing_or_repeated_header_length_is_malformed(edge: Live) -> None:
     assert refusal(edge, BODY, None)[0] == 400
     with edge.connect() as connection:
-        head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        head += f"Content-Length: {len(BODY)}\r\n"
-        connection.sendall((head + f"{JSON_LENGTH}: {LENGTH}\r\n" * 2 + "\r\n").encode() + BODY)
+        twice = [f"{JSON_LENGTH}: {LENGTH}"] * 2
+        head = raw_head("/v2/models/echo/infer", "Connection: close", f"Content-Length: {len(BODY)}", *twice)
+        connection.sendall(head + BODY)
         assert receive_all(connection).startswith(b"HTTP/1.1 400")
 
 
@@ -167,13 +167,13 @@ def test_infer_disconnected_client_withdraws_its_work() -> None:
     with live(loader(network), workers=1) as edge:
         network.hold()
         with edge.connect() as first, edge.connect() as second:
-            head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n"
-            request = f"{head}{JSON_LENGTH}: {LENGTH}\r\n\r\n".encode() + BODY
+            lengths = f"Content-Length: {len(BODY)}", f"{JSON_LENGTH}: {LENGTH}"
+            request = raw_head("/v2/models/echo/infer", *lengths) + BODY
             first.sendall(request)
             assert network.started.acquire(timeout=10)
-            waiting = edge.metric("nightjar_queue_depth", task="classification")  # the first may go in two runs
+            waiting = edge.metric("nightjar_queue_depth")  # the first may go in two runs
             second.sendall(request)
-            wait_until(lambda: edge.metric("nightjar_queue_depth", task="classification") == waiting + 2)
+            wait_until(lambda: edge.metric("nightjar_queue_depth") == waiting + 2)
             second.close()
             wait_until(lambda: edge.metric("nightjar_withdrawn_total") == 2)
             network.release()

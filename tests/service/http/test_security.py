@@ -15,12 +15,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from nightjar_alerts.service.http.edge.protocol import MAX_HEADER_BYTES
-from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
+from support.edge import Live, Network, curve, live, loader, raw_head, raw_post, receive_all, wait_until
 
 KEYS = ("correct horse", "battery staple", "tower of babel")
 DIGESTS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS)
-HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def head(*lines: str) -> bytes:
+    return raw_head("/v1/classify", "Content-Type: application/json", *lines)
+
+
+CHUNKED = head("Transfer-Encoding: chunked")
 BODY = json.dumps(curve()).encode()
 
 
@@ -88,19 +93,19 @@ def test_connection_trailer_is_no_header() -> None:
     """It neither authenticates the request nor sets its id."""
     chunks = b"%x\r\n%s\r\n0\r\nX-API-Key: %s\r\nX-Request-ID: smuggled\r\n\r\n" % (len(BODY), BODY, KEYS[0].encode())
     with live(loader(Network()), api_keys=DIGESTS) as edge, edge.connect() as connection:
-        connection.sendall(CHUNKED.replace(b"Host: localhost", b"Host: localhost\r\nConnection: close") + chunks)
+        connection.sendall(head("Connection: close", "Transfer-Encoding: chunked") + chunks)
         reply = receive_all(connection)
     assert reply.startswith(b"HTTP/1.1 401")
     assert b"smuggled" not in reply
 
 
 AMBIGUOUS = {
-    "two lengths": HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
-    "length and chunks": HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-    "negative length": HEAD + b"Content-Length: -1\r\n\r\n",
-    "length with a sign": HEAD + b"Content-Length: +5\r\n\r\n",
-    "length beyond 64 bits": HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n",
-    "unknown coding": HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n",
+    "two lengths": head("Content-Length: 5", "Content-Length: 6"),
+    "length and chunks": head("Content-Length: 5", "Transfer-Encoding: chunked"),
+    "negative length": head("Content-Length: -1"),
+    "length with a sign": head("Content-Length: +5"),
+    "length beyond 64 bits": head("Content-Length: 99999999999999999999999"),
+    "unknown coding": head("Transfer-Encoding: chunked, identity"),
     "chunk size beyond 64 bits": CHUNKED + b"fffffffffffffffff\r\n",
     "chunk size that is no number": CHUNKED + b"xyz\r\n",
     "space before the colon": b"GET / HTTP/1.1\r\nHost : x\r\n\r\n",

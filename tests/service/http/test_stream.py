@@ -12,14 +12,11 @@ import pytest
 from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
-from support.edge import CLASSES, Live, Network, curve, live, loader, send_until_cut_off, wait_until
+from support.edge import CLASSES, Live, Network, curve, live, loader, raw_head, send_until_cut_off, wait_until
 from support.graphs import poison
 from support.wire import lines_body
 
-HEAD = (
-    "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
-    f"Content-Type: {NDJSON_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
+CHUNKED_LINES = f"Content-Type: {NDJSON_TYPE}", "Transfer-Encoding: chunked"
 LINE_LIMIT = 100_000
 POISONOUS = 666.0
 END = b"0\r\n\r\n"
@@ -58,7 +55,7 @@ class Talk:
     def __init__(self, edge: Live, path: str = "/v1/classify") -> None:
         self.socket = edge.connect()
         self.file = self.socket.makefile("rb")
-        self.socket.sendall(HEAD.replace("/v1/classify", path).encode())
+        self.socket.sendall(raw_head(path, *CHUNKED_LINES))
         self.headers: dict[str, str] = {}
         self.status = 0
         self._rest = b""
@@ -214,7 +211,7 @@ def test_ndjson_client_that_does_not_read_is_disconnected(edge: Live, monkeypatc
     monkeypatch.setattr(budget, "change", taken)
     with edge.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.sendall(HEAD.encode())
+        connection.sendall(raw_head("/v1/classify", *CHUNKED_LINES))
         connection.settimeout(0.3)
         with pytest.raises((TimeoutError, BrokenPipeError, ConnectionResetError)):
             send_until_cut_off(connection, chunk(lines_body([marked(1)] * 50)))
@@ -230,7 +227,7 @@ def test_ndjson_disconnected_client_withdraws_its_work(edge: Live, network: Netw
             talk.say(*(marked(index) for index in range(40)))
             wait_until(lambda: edge.service.models.default.engine.running > 0)
         wait_until(lambda: edge.metric("nightjar_withdrawn_total") == withdrawn + 40)
-        assert edge.metric("nightjar_queue_depth", task="classification") == 0
+        assert edge.metric("nightjar_queue_depth") == 0
     finally:
         network.release()
     wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="499") >= 1)
@@ -250,7 +247,7 @@ def test_ndjson_deadline_passed_fails_the_light_curve(edge: Live, network: Netwo
 
 
 def holds(edge: Live, waiting: int) -> bool:
-    return edge.metric("nightjar_queue_depth", task="classification") == waiting
+    return edge.metric("nightjar_queue_depth") == waiting
 
 
 def test_ndjson_overload_rejects_new_streams_and_delays_running_ones() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nightjar_alerts.core.result import AlertsReply, ClassifyReply
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from support.edge import Live
+from support.results import checked
 
 ZTF = sorted(SAMPLES.glob("ztf_*.avro"))
 
@@ -40,7 +41,7 @@ def variable(**changes: object) -> dict[str, Any]:
 def classify(edge: Live, *curves: dict[str, Any], model: str = "") -> list[dict[str, Any]]:
     status, reply = edge.post(f"/v1/classify?model={model}", {"light_curves": list(curves)})
     assert status == 200, reply
-    ClassifyReply.model_validate(reply)
+    checked(ClassifyReply, reply)
     results: list[dict[str, Any]] = reply["results"]
     return results
 
@@ -88,7 +89,7 @@ def test_alerts_ztf_packets_have_a_class_of_the_default_model(edge: Live) -> Non
             "POST", "/v1/alerts", path.read_bytes(), {"Content-Type": "application/octet-stream"}
         )
         assert status == 200
-        reply = AlertsReply.model_validate_json(text)
+        reply = checked(AlertsReply, text)
         (result,) = json.loads(text)["results"]
         assert reply.model.name == "astro-moe-elasticc"
         assert list(result["probabilities"]) == list(ELASTICC.names)

@@ -45,7 +45,7 @@ def edge(trouble: Bundle) -> Iterator[Live]:
 
 
 def faults(edge: Live, fault: str) -> float:
-    labels = {"task": "classification", "fault": fault, "outcome": "recovered"}
+    labels = {"fault": fault, "outcome": "recovered"}
     return edge.metric("nightjar_engine_faults_total", **labels)
 
 
@@ -77,7 +77,7 @@ def test_engine_dead_thread_is_reported_everywhere() -> None:
         status, headers, body = edge.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())
         assert_try_again(status, headers, body, UNAVAILABLE.meaning)
         wait_until(lambda: edge.service.unready == "the service has failed: an inference thread died")
-        labels = {"task": "classification", "fault": "thread_died", "outcome": "fatal"}
+        labels = {"fault": "thread_died", "outcome": "fatal"}
         assert edge.metric("nightjar_engine_faults_total", **labels) == 1
     assert edge.server.exit_status == 1
 

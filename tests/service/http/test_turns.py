@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nightjar_alerts.core.failures import DeadlineExceeded
 from nightjar_alerts.core.validation import table_light_curve
+from nightjar_alerts.service.engine.errors import DeadlineExceeded
 from nightjar_alerts.service.http.routes import tables
 from nightjar_alerts.service.http.turns import SlicedWork, Turns, WorkEnded
 from support.edge import Live, Network, live, loader, raw_post, wait_until

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.core.result import UNCLASSIFIED, Classified, PhotometryWarning, ResultFields, Status
 from nightjar_alerts.service.observe.live import (
     MAX_READERS,
     MAX_RECENT,
@@ -15,6 +16,7 @@ from nightjar_alerts.service.observe.live import (
     LiveFilter,
     read_filter,
 )
+from support.results import classified
 
 
 class Clock:
@@ -27,15 +29,13 @@ class Clock:
         return self.now
 
 
-def result(number: int, **more: Any) -> dict[str, Any]:
-    members = {"status": "classified", "object_id": f"o{number}", "survey": "ztf", "class": "Ia", "confidence": 0.9}
-    probabilities = {"Ia": 0.9, "II": 0.1}
-    return {
-        **members,
-        "probabilities": probabilities,
-        "novelty": number % 100 / 100,
-        "unusual": number % 100 > 95,
-    } | more
+def result(number: int, **changes: Any) -> Classified:
+    members = {"object_id": f"o{number}", "survey": "ztf", "confidence": 0.9, "probabilities": {"Ia": 0.9, "II": 0.1}}
+    return classified(**members | {"novelty": number % 100 / 100, "unusual": number % 100 > 95} | changes)
+
+
+def failed(status: Status) -> ResultFields:
+    return UNCLASSIFIED[status](object_id="x", reason="no", detail="nothing")
 
 
 def read(event: bytes) -> list[Any]:
@@ -49,7 +49,7 @@ def ids(document: dict[str, Any]) -> list[str]:
 def test_since_returns_what_came_after_a_number_in_order() -> None:
     feed = LiveFeed()
     feed.publish([result(0), result(1)])
-    feed.publish([result(2), result(3, status="rejected"), result(4)])
+    feed.publish([result(2), failed("rejected"), result(4)])
     document = feed.since(1, LiveFilter(), 2.0)
     assert ids(document) == ["o1", "o2", "o4"]
     assert (document["count"], document["per_second"], document["matching"]) == (4, 1.5, 3)
@@ -78,7 +78,7 @@ def test_since_beyond_what_is_held_counts_the_rest() -> None:
 
 def test_since_has_the_details_of_results_without_large_members() -> None:
     feed = LiveFeed()
-    warnings = [{"reason": "total_flux", "detail": "looks like total flux"}]
+    warnings = [PhotometryWarning(reason="total_flux", detail="looks like total flux")]
     more = {"prediction_set": ["Ia", "II"], "coverage": 0.9, "warnings": warnings}
     feed.publish([result(0, probabilities={"Ia": 0.912345, "II": 0.087655}, embedding=[0.0] * 256, **more), result(1)])
     first, second = feed.since(0, LiveFilter(), 1.0)["results"]
@@ -101,7 +101,7 @@ def test_since_has_the_details_of_results_without_large_members() -> None:
 )
 def test_filter_selects_results_before_the_sample(parameters: list[tuple[str, str]], expected: list[str]) -> None:
     feed = LiveFeed()
-    rows = [result(0), result(1, **{"class": "II"}), result(2, survey="lsst"), result(3, confidence=0.4, unusual=True)]
+    rows = [result(0), result(1, class_name="II"), result(2, survey="lsst"), result(3, confidence=0.4, unusual=True)]
     feed.publish(rows)
     assert ids(feed.since(0, read_filter(parameters), 1.0)) == expected
 
@@ -126,8 +126,8 @@ def test_summary_covers_the_last_hour() -> None:
     feed = LiveFeed(clock)
     feed.publish([result(99)])
     clock.now += 3000
-    feed.publish([result(number) for number in range(50)] + [result(7, **{"class": "II"})])
-    feed.publish([{"status": "abstained", "object_id": "x"}] * 3)
+    feed.publish([result(number) for number in range(50)] + [result(7, class_name="II")])
+    feed.publish([failed("abstained")] * 3)
     summary = feed.summary()
     assert summary["classes"] == {"Ia": 51, "II": 1}
     assert summary["without_class"] == {"abstained": 3}

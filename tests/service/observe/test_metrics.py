@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nightjar_alerts.core.adapter import Row, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, Row
 from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.core.failures import ErrorKind, InferenceFailed
 from nightjar_alerts.core.items import Prediction
@@ -18,7 +18,7 @@ from nightjar_alerts.models.posterior import Novelty
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.batch import QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.observe.metrics import STAGES, TASK, Metrics
+from nightjar_alerts.service.observe.metrics import STAGES, Metrics
 from support.graphs import EchoGraph, echo_manifest, model_input
 
 CLASSES = ELASTICC.model_copy(update={"classes": (ELASTICC.classes[11], ELASTICC.classes[13])})
@@ -35,7 +35,7 @@ def metrics() -> Metrics:
 
 
 def engine() -> Engine:
-    return Engine(EchoGraph(), TaskAdapter(echo_manifest()), CostModel(1.0, 0.0, 0.0), EngineOptions(workers=1))
+    return Engine(EchoGraph(), Adapter(echo_manifest()), CostModel(1.0, 0.0, 0.0), EngineOptions(workers=1))
 
 
 def report() -> RunReport:
@@ -65,10 +65,10 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_record_run_updates_all_metrics(metrics: Metrics) -> None:
     metrics.model(bundle("1.0.0")).record_run(report(), 2e-3)
     expected = {
-        ("nightjar_batch_size_sum", "task", TASK): 2,
-        ("nightjar_batch_tokens_sum", "task", TASK): 20,
-        ("nightjar_batch_padding_ratio_sum", "task", TASK): 20 / 16,
-        ("nightjar_cost_model_error_ratio_sum", "task", TASK): 1.5,
+        ("nightjar_batch_size_sum",): 2,
+        ("nightjar_batch_tokens_sum",): 20,
+        ("nightjar_batch_padding_ratio_sum",): 20 / 16,
+        ("nightjar_cost_model_error_ratio_sum",): 1.5,
         ("nightjar_missing_metadata_total",): 128,
         ("nightjar_truncated_total",): 0,
         ("nightjar_observations_total", "band", "u"): 16,
@@ -131,19 +131,19 @@ def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: s
 
 async def test_queue_gauges_are_read_at_the_scrape(metrics: Metrics) -> None:
     graph, cost = EchoGraph(), CostModel(1.0, 0.0, 0.0)
-    engine = Engine(graph, TaskAdapter(echo_manifest()), cost, EngineOptions(workers=1))
+    engine = Engine(graph, Adapter(echo_manifest()), cost, EngineOptions(workers=1))
     metrics.model(bundle("1.0.0")).serve(engine, "cpu", 0.5)
     graph.hold()
     await engine.start()
     entries = engine.enqueue([model_input(0)])
     assert await asyncio.to_thread(graph.started.acquire, True, 5)
     entries += engine.enqueue([model_input(1), model_input(2)])
-    assert value(metrics, "nightjar_queue_depth", task=TASK) == 2
-    assert value(metrics, "nightjar_queue_work_seconds", task=TASK) == 2
-    assert (value(metrics, "nightjar_oldest_run_seconds", task=TASK) or 0) > 0
+    assert value(metrics, "nightjar_queue_depth") == 2
+    assert value(metrics, "nightjar_queue_work_seconds") == 2
+    assert (value(metrics, "nightjar_oldest_run_seconds") or 0) > 0
     graph.release()
     await asyncio.gather(*(entry.future for entry in entries))
-    assert value(metrics, "nightjar_queue_depth", task=TASK) == 0
+    assert value(metrics, "nightjar_queue_depth") == 0
     await engine.stop()
 
 
@@ -164,7 +164,7 @@ def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
 def test_engine_errors_exist_at_zero_before_the_first(metrics: Metrics) -> None:
     model = metrics.model(bundle("1.0.0"))
     model.serve(engine(), "cpu", 0.5)
-    labels = {"task": TASK, "fault": "out_of_memory", "outcome": "recovered"}
+    labels = {"fault": "out_of_memory", "outcome": "recovered"}
     assert value(metrics, "nightjar_engine_faults_total", **labels) == 0
     model.record_error(ErrorKind.OUT_OF_MEMORY, recovered=True)
     assert value(metrics, "nightjar_engine_faults_total", **labels) == 1

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nightjar_alerts.service.registry.loader import LOW_PRIORITY, BackgroundLoader, lower_thread_priority
+from nightjar_alerts.service.process import LOW_PRIORITY, lower_thread_priority
+from nightjar_alerts.service.registry.loader import BackgroundLoader
 from nightjar_alerts.service.settings import CommonSettings
 from support.edge import settings
 

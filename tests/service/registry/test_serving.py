@@ -1,5 +1,6 @@
 """Starting the engine of a loaded model: settings and the defaults of the provider."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,17 @@ import pytest
 
 from nightjar_alerts.core.cost import CostModel
 from nightjar_alerts.core.load import LoadedModel
+from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.core.policy import BatchLimits
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
-from nightjar_alerts.service.engine.machine import usable_cores
-from nightjar_alerts.service.observe.recorder import Recorder
+from nightjar_alerts.service.inference import INLINE_CURVES
+from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry import serving
 from nightjar_alerts.service.registry.serving import ServedModel
 from nightjar_alerts.service.settings import Settings
-from support.graphs import EchoGraph, echo_manifest
+from support.graphs import EchoGraph, curve, echo_manifest
 
 COST = CostModel(1e-3, 1e-6, 0.0)
 
@@ -48,6 +50,17 @@ async def test_served_model_start_takes_the_settings_or_the_defaults_of_the_prov
     monkeypatch: pytest.MonkeyPatch, provider: Provider, changes: dict[str, Any], workers: int, limits: BatchLimits
 ) -> None:
     monkeypatch.setattr(serving, "Engine", Recorded)
-    model = await ServedModel.start(loaded(provider), Settings(**changes), Recorder(), None, print)
+    model = await ServedModel.start(loaded(provider), Settings(**changes), Metrics(), None, print)
     await model.stop(5)
     assert (Recorded.seen.workers, Recorded.seen.limits) == (workers, limits)
+
+
+async def test_served_model_stopped_has_no_featurising_thread() -> None:
+    model = await ServedModel.start(loaded(), Settings(), Metrics(), None, print)
+    await model.predictor.infer([curve(1)] * (INLINE_CURVES + 1))
+    assert any(thread.name.startswith("featurise") for thread in threading.enumerate())
+    await model.stop(5)
+    for thread in threading.enumerate():
+        if thread.name.startswith("featurise"):
+            thread.join(20)
+            assert not thread.is_alive()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,26 +18,35 @@ from nightjar_alerts.service.stream.kafka.assignment import Assignment
 from nightjar_alerts.service.stream.kafka.client import ClientErrors
 from nightjar_alerts.service.stream.kafka.committed import CommittedOffsets, member_name
 from nightjar_alerts.service.stream.kafka.crash_marker import GIVEN_BACK, CrashMarker
+from support.stream import eventually
 
 HERE = ("alerts", 0)
 
 
-class Admin:
-    """Brokers that know one committed offset, and the members of the group; None while they are silent about them."""
+class Client:
+    """Client of brokers that know one committed offset, and the members of the group; None if they refuse to say."""
 
     metadata = ""
     members: Sequence[tuple[str, str | None]] | None = ()
 
     def __init__(self, config: Any) -> None: ...
 
-    def list_consumer_group_offsets(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
-        return {"g": done(SimpleNamespace(topic_partitions=[TopicPartition(*HERE, 5, self.metadata)]))}
+    def committed(self, *_: Any) -> list[TopicPartition]:
+        return [TopicPartition(*HERE, 5, self.metadata)]
 
     def describe_consumer_groups(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
         if self.members is None:
             return {"g": done(error=KafkaException(KafkaError(KafkaError._TIMED_OUT)))}
         members = [SimpleNamespace(client_id=name, group_instance_id=instance) for name, instance in self.members]
         return {"g": done(SimpleNamespace(members=members))}
+
+
+class InlineThread(Thread):
+    """Thread that has ended when it was started."""
+
+    def start(self) -> None:
+        super().start()
+        self.join()
 
 
 def done(result: Any = None, error: Exception | None = None) -> Future[Any]:
@@ -55,10 +65,12 @@ def crashes_after(
     instance: str | None = None,
 ) -> int | None:
     """Take over a partition with this marker; return the crashes that the next one counts, None while undecided."""
-    monkeypatch.setattr(committed, "AdminClient", Admin)
+    for name in ("AdminClient", "Consumer"):
+        monkeypatch.setattr(committed, name, Client)
+    monkeypatch.setattr(committed, "Thread", InlineThread)
     monkeypatch.setattr(committed, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(Admin, "metadata", str(marker))
-    monkeypatch.setattr(Admin, "members", members)
+    monkeypatch.setattr(Client, "metadata", str(marker))
+    monkeypatch.setattr(Client, "members", members)
     assignment = Assignment(5, process="this")
     assignment.add([HERE])
     offsets = CommittedOffsets({}, "g", "earliest", ClientErrors("source"), lambda _: True, Metrics(), instance)
@@ -108,3 +120,24 @@ def test_marker_of_an_earlier_version_counts_a_crash(monkeypatch: pytest.MonkeyP
     marker = CrashMarker.parse("nightjar/1 0 20 - 0")
     assert marker is not None
     assert crashes_after(monkeypatch, marker, [(member_name("other"), None)]) == 1
+
+
+def test_pending_offset_of_a_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats a query until no offset in it is pending, or its time is over."""
+    ended = Event()
+
+    def fetch(_: Client, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if HERE[1] in {each.partition for each in partitions}:
+            ended.wait(timeout)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return [TopicPartition(each.topic, each.partition, 5) for each in partitions]
+
+    monkeypatch.setattr(committed, "Consumer", Client)
+    monkeypatch.setattr(committed, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(committed, "ALONE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(Client, "committed", fetch)
+    assignment = Assignment(5, process="this")
+    assignment.add([HERE, ("alerts", 1)])
+    offsets = CommittedOffsets({}, "g", "earliest", ClientErrors("source"), lambda _: True, Metrics())
+    eventually(lambda: [(start.partition, start.offset) for start in offsets.poll(assignment)] == [(1, 5)])
+    ended.set()

@@ -6,8 +6,10 @@ with a broker in a few lines, which aborts transactions and takes partitions awa
 """
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -291,6 +293,27 @@ def test_transactions_check_producers_that_keep_hanging_raises_fatal_error(
     assert len(Hung.made) > 2
 
 
+def test_transactions_replaced_producer_is_kept(hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Destroying it would corrupt memory."""
+    monkeypatch.setattr(transactions, "REPLACE_SECONDS", 0.05)
+    hung.check(responding_seconds=60.0)
+    first = weakref.ref(Hung.made.pop(0))
+    first().released.set()  # type: ignore[union-attr]  # its call returns
+    wait_until(lambda: [thread.name for thread in threading.enumerate()].count("transactions") == 1)
+    gc.collect()
+    assert first() is not None
+
+
+def test_transactions_check_after_many_replacements_raises_fatal_error(
+    hung: KafkaTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPLACE_SECONDS", 0.05)
+    monkeypatch.setattr(transactions, "MAX_REPLACED", 1)
+    hung.check(responding_seconds=60.0)
+    with pytest.raises(FatalError, match="1 producers were replaced"):
+        hung.check(responding_seconds=60.0)
+
+
 def test_worker_slot_is_stable_for_a_port_and_new_without_one() -> None:
     assert worker_slot(8081) == worker_slot(8081) != worker_slot(8082)
     assert worker_slot(0) != worker_slot(0)
@@ -479,3 +502,14 @@ def test_exactly_once_publishes_each_alert_once(seed: int, monkeypatch: pytest.M
     counts = ledger.summary()["alerts"]
     assert counts["in"] == counts["classified"] + counts["dead:refused"] + counts.get("returned", 0)
     assert (counts["classified"], counts["dead:refused"]) == (len(broker.results), len(broker.dead))
+
+
+def test_group_metadata_of_another_layout_is_warned_of() -> None:
+    member = Consumer({"group.id": "any", "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    with capture_logs() as logged:
+        source.check_group_metadata(member.consumer_group_metadata())
+        assert not logged  # the installed client is understood
+        for unknown in (b"CGMDv3", b"member 7"):
+            source.check_group_metadata(unknown)
+    member.close()
+    assert [line["log_level"] for line in logged] == ["warning", "warning"]

@@ -43,7 +43,7 @@ BIG = 2**61 + 1
 def handle(taxonomy: Any = ELASTICC) -> ModelHandle:
     manifest = echo_manifest().model_copy(update={"taxonomy": taxonomy})
     loaded = LoadedModel(Bundle(Path("echo"), manifest, "0" * 64), "cpu", EchoGraph(), CostModel(1, 1, 1), 0.0, 0.0)
-    return ModelHandle(ServedModel(loaded, cast(Any, None), cast(Any, None)))
+    return ModelHandle(ServedModel(loaded, cast(Any, None), cast(Any, None), cast(Any, None)))
 
 
 def packet() -> Packet:

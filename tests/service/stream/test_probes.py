@@ -16,6 +16,7 @@ from nightjar_alerts.service.stream import probes as probes_module
 from nightjar_alerts.service.stream.messages import SourceStatus
 from nightjar_alerts.service.stream.probes import LIMITS, LiveView, Probes, ProgressMonitor
 from support.edge import HOST, outside_address, receive_all
+from support.results import classified
 
 
 @pytest.fixture
@@ -81,9 +82,7 @@ def test_live_events_of_a_worker_show_its_results(feed_and_probes: tuple[LiveFee
     feed, probes = feed_and_probes
     connection, response = open_events(probes, "?class=Ia")
     assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream; charset=utf-8")
-    document = {"status": "classified", "object_id": "one", "survey": "ztf", "class": "Ia", "confidence": 0.8}
-    probabilities = {"Ia": 0.8, "II": 0.2}
-    feed.publish([{**document, "probabilities": probabilities, "class": name} for name in ("Ia", "II")])
+    feed.publish([classified(object_id="one", survey="ztf", class_name=name) for name in ("Ia", "II")])
     lines = iter(response.readline, b"")
     assert b'"object_id":"one"' in next(line for line in lines if b'"results":[{' in line)
     probes.close()

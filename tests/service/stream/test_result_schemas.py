@@ -10,13 +10,15 @@ import fastavro
 import pytest
 from jsonschema import Draft202012Validator
 
-from deploy.pages import RESULT_TYPES, SCHEMAS, result_schema
-from nightjar_alerts.service.answers.replies import StreamFailure, StreamResult
+from deploy.pages import RESULT_TYPES, SCHEMAS, result_schema, stream_schema
+from nightjar_alerts.core.schemas import fields_of
 from nightjar_alerts.service.settings import SinkFormat
 from nightjar_alerts.service.stream.files import read_record
 from support.edge import Live
+from support.results import check
 from support.stream import alert, chosen, results, running, solar_system_alert
 
+PUBLISHED = "e24c3dfd0f488b01c928145546a0957126adccb7363a2eba564ccd1d3d54f2cf"
 AVRO: Any = fastavro.schema.load_schema(str(SCHEMAS / "stream-result-1.avsc"))
 CURVE = {"object_id": "a", "mjd": [60310.0, 60311.0], "band": ["g", "r"], "flux": [9.0, 11.0], "flux_err": [1.0, 1.0]}
 
@@ -49,10 +51,13 @@ def test_json_schema_file_equals_declaration(name: str) -> None:
 
 
 def test_avro_schema_has_the_members_of_the_declaration() -> None:
-    declared = {
-        field.alias or name for kind in (StreamResult, StreamFailure) for name, field in kind.model_fields.items()
-    }
-    assert {field["name"] for field in AVRO["fields"]} == declared
+    assert {field["name"] for field in AVRO["fields"]} == {"status", *fields_of("StreamResult", "StreamFailure")}
+
+
+def test_avro_schema_file_is_the_published_one() -> None:
+    assert (SCHEMAS / "stream-result-1.avsc").read_text() == stream_schema(), "run python -m deploy.pages"
+    fingerprint = fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(AVRO), "SHA-256")
+    assert fingerprint == PUBLISHED, "a published version never changes: make stream-result-2"
 
 
 def test_http_results_are_valid_under_the_schema(edge: Live) -> None:
@@ -75,7 +80,7 @@ def test_stream_json_records_are_valid_under_the_schema(tmp_path: Path) -> None:
     assert sorted(one["status"] for one in records) == ["abstained", "classified", "classified"]
     for record in records:
         validator("stream-result-1").validate(record)
-        (StreamResult if record["status"] == "classified" else StreamFailure).model_validate(record, strict=True)
+        check("StreamResult" if record["status"] == "classified" else "StreamFailure", record)
 
 
 def test_stream_records_with_evolution_have_the_classification_after_each_detection(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_stream_records_with_evolution_have_the_classification_after_each_detect
         if record["status"] == "abstained":
             assert "evolution" not in record
             continue
-        StreamResult.model_validate(record, strict=True)
+        check("StreamResult", record)
         evolution = record["evolution"]
         mjd = [step["mjd"] for step in evolution["steps"]]
         assert mjd == sorted(set(mjd))

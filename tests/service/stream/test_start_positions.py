@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent_kafka is missing: pip install 'nightjar-alerts[stream]'")
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
 from nightjar_alerts.service.observe.metrics import Metrics
@@ -15,7 +15,7 @@ from nightjar_alerts.service.stream.kafka import source as source_module
 from nightjar_alerts.service.stream.kafka.client import GROUP
 from nightjar_alerts.service.stream.kafka.source import KafkaSource
 from nightjar_alerts.service.stream.messages import Message
-from support.kafka_cluster import KafkaCluster, kafka_cluster
+from support.kafka_cluster import OFFSET_FETCH, KafkaCluster, kafka_cluster
 from support.stream import FAST_GROUP, eventually
 
 
@@ -51,6 +51,15 @@ def test_source_whose_first_message_is_below_the_committed_offset_stops_the_part
     assert member.poll(20, 1.0) == []
     assert "below the committed 10" in member.status().error
     assert metrics.registry.get_sample_value("nightjar_stream_stopped_partitions_total") == 1
+    member.close()
+
+
+def test_source_whose_group_moves_to_another_coordinator_starts(cluster: KafkaCluster) -> None:
+    """The admin client of librdkafka 2.16 ends the process with a segmentation fault after this answer."""
+    cluster.produce("alerts", [b"alert"])
+    cluster.fail_next(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 3)
+    member = source(cluster)
+    eventually(lambda: [message.value for message in member.poll(1, 0.1)] == [b"alert"])
     member.close()
 
 

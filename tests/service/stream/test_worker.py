@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nightjar_alerts.alerts.envelopes import TopicRule
-from nightjar_alerts.core.adapter import ModelInput, TaskAdapter
+from nightjar_alerts.core.adapter import Adapter, ModelInput
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.observe.live import LiveFilter
 from nightjar_alerts.service.stream.addresses import AddressError
@@ -142,14 +142,14 @@ def test_worker_light_curve_that_fails_the_network_affects_only_itself(tmp_path:
 def test_worker_alert_that_fails_the_data_plane_affects_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = TaskAdapter.prepare
+    prepare = Adapter.prepare
 
-    def broken(self: TaskAdapter, item: LightCurve) -> ModelInput:
+    def broken(self: Adapter, item: LightCurve) -> ModelInput:
         if item.object_id == "507":
             raise RuntimeError("a bug")
         return prepare(self, item)
 
-    monkeypatch.setattr(TaskAdapter, "prepare", broken)
+    monkeypatch.setattr(Adapter, "prepare", broken)
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
         assert worker.join() == 3
     assert len(results(tmp_path)) == 19

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.training.data.batches import Example, collate, to_tokens
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
 from nightjar_alerts.training.recipes.catalogue import RECIPES
@@ -41,7 +41,7 @@ def test_the_answers_belong_to_their_rows(dataset: Dataset) -> None:
     sample = predict_as_served(NETWORK, dataset, RECIPE, "validation")
     for row in np.unique(sample.object_N)[:5]:
         tokens = to_tokens(dataset.curve(int(row)), RECIPE.data)
-        output: Output = NETWORK(*collate([Example(tokens, 0)]).inputs_of(NETWORK))
+        output: NetworkOutput = NETWORK(*collate([Example(tokens, 0)]).inputs_of(NETWORK))
         of_N = sample.object_N == row
         distance = np.abs(sample.logits_NC[of_N] - output.logits_BC.detach().numpy()).max(1)
         assert distance[sample.length_N[of_N] == len(tokens)].min() < 1e-4

@@ -12,9 +12,9 @@ import numpy as np
 from nightjar_alerts.alerts.layouts import Aliases, Observations, PacketLayout, Survey
 from nightjar_alerts.alerts.photometry import (
     Bands,
-    Columns,
     Flaw,
     Photometry,
+    PhotometryColumns,
     filters_of,
     in_njy,
     is_mjd,
@@ -25,7 +25,7 @@ from nightjar_alerts.alerts.photometry import (
 from nightjar_alerts.models.photometry import BANDS, mjd_tai_of_jd
 
 
-def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def rubin(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert LSST and ELAsTiCC photometry (MJD TAI at mid-visit, nJy).
 
     Withdrawn rows lose flux and detection; a row is not withdrawn if its time of withdrawal is not an MJD, such as 0.
@@ -81,6 +81,11 @@ EXTRA: Final[Aliases] = {
     **{name: (name,) for name in sorted(FLAGS)},
 }
 
+_OBJECT_POSITION: Final = (
+    (("diaObject", "ra"), ("diaObject", "dec")),
+    (("diaObject", "ra"), ("diaObject", "decl")),
+)
+
 RUBIN: Final = PacketLayout(
     marks=(("diaSource",),),
     observations=(
@@ -108,10 +113,11 @@ RUBIN: Final = PacketLayout(
         "parallax_err": (("xm", "gaiadr3_e_Plx"),),
         "star_score": (("xm", "legacydr8_pstar"),),
     },
+    position=_OBJECT_POSITION,
 )
 
 
-def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def boom(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert LSST photometry of BOOM: Julian dates (UTC) at mid-exposure, nJy."""
     return in_njy(columns, detection, bands, mjd_tai_of_jd(numbers(columns["time"])))
 
@@ -130,6 +136,7 @@ BOOM: Final = PacketLayout(
     object_id=(("candidate", "diaObjectId"), ("objectId",)),
     moving_id=(("candidate", "ssObjectId"),),
     moving_flags=((("properties", "rock"), (True,)),),
+    position=((("candidate", "ra"), ("candidate", "dec")),),
 )
 
 LASAIR: Final = PacketLayout(
@@ -143,6 +150,7 @@ LASAIR: Final = PacketLayout(
     object_id=(("diaObject", "diaObjectId"), ("diaObjectId",), ("objectId",), ("newest", "diaObjectId")),
     moving_id=(("newest", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId"), ("ssObjectId",)),
     newest_of="diaSourcesList",
+    position=_OBJECT_POSITION,
 )
 
 SURVEY: Final = Survey(

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from nightjar_alerts.alerts.layouts import Aliases, Observations, PacketLayout, Path, Survey
 from nightjar_alerts.alerts.photometry import (
     Bands,
-    Columns,
     Flaw,
     Float64,
     Photometry,
+    PhotometryColumns,
     filters_of,
     in_njy,
     no_flaws,
@@ -38,7 +38,7 @@ LARGEST_MAGNITUDE_ERROR: Final = 5.0
 
 
 @np.errstate(over="ignore", invalid="ignore")  # extreme values become infinite or NaN, and are dropped as unusable
-def magnitudes(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def magnitudes(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF candidates; rows without a magnitude are upper limits, which are not used."""
     sign = np.array([_sign(flag) for flag in columns["sign"]])
     magnitude, error = numbers(columns["flux"]), numbers(columns["flux_err"])
@@ -57,7 +57,7 @@ def _sign(flag: Any) -> float:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def forced(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF forced photometry; rows with a warning, without a zero point or with a sentinel flux are dropped."""
     counts = numbers(columns["flux"])
     clean = np.array(
@@ -72,12 +72,14 @@ def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     return replace(rows, flaw=np.where(clean, 0, Flaw.FLAGGED.value).astype(np.int8))
 
 
-def _rows(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands) -> Photometry:
+def _rows(
+    columns: PhotometryColumns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands
+) -> Photometry:
     band, visit = filters_of(columns["band"], bands), np.zeros(len(flux), dtype=np.int64)
     return Photometry(_middle(columns), flux, error, band, detected, visit, no_flaws(len(flux)))
 
 
-def _middle(columns: Columns) -> Float64:
+def _middle(columns: PhotometryColumns) -> Float64:
     """Return the middle of the exposure, MJD (TAI), from its start, JD (UTC)."""
     start = numbers(columns["time"])
     exposure = np.full(len(start), np.nan)
@@ -111,6 +113,7 @@ _CONTEXT: Final[dict[str, tuple[Path, ...]]] = {
     "parallax": (("Plx",),),
     "parallax_err": (("e_Plx",),),
 }
+_POSITION: Final = ((("candidate", "ra"), ("candidate", "dec")),)
 
 ZTF: Final = PacketLayout(
     marks=(("candidate",), ("objectId",)),
@@ -127,16 +130,17 @@ ZTF: Final = PacketLayout(
     moving_flags=((("roid",), (3,)),),  # Fink's: a known object of the Minor Planet Center
     version=(("schemavsn",),),
     context=_CONTEXT,
+    position=_POSITION,
 )
 
 
-def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+def boom(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF photometry of BOOM: Julian dates (UTC) at the start of the exposure, signed fluxes."""
     rows = in_njy(columns, detection, bands, _middle(columns))
     return replace(rows, detected=rows.detected & np.isfinite(rows.flux))
 
 
-def boom_unit(lists: Sequence[Columns]) -> float:
+def boom_unit(lists: Sequence[PhotometryColumns]) -> float:
     """Return nJy per unit of BOOM's ZTF fluxes, derived from the magnitudes.
 
     BOOM documents the unit as nJy, but its fluxes are in uJy (zero point 23.9) times 1e9, which is 1e-15 Jy. Without
@@ -168,6 +172,7 @@ BOOM: Final = PacketLayout(
     moving_distance=_MOVING_DISTANCE,
     moving_flags=((("properties", "rock"), (True,)),),
     context=_CONTEXT,
+    position=_POSITION,
     njy_per_unit=boom_unit,
 )
 

@@ -13,11 +13,13 @@ from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Roles, candidates, find, free
 from nightjar_alerts.tables.vocabulary import (
+    DECLINATIONS,
     INDEX,
     MAYBE_IDS,
     NOT_IDS,
     NOT_OBJECTS,
     RANKS,
+    RIGHT_ASCENSIONS,
     STRONG_IDS,
     TELESCOPES,
     WEAK_IDS,
@@ -30,8 +32,6 @@ MAX_SPREAD_ARCSEC: Final = 3.0
 MAX_SIGMA: Final = 5.0
 """Largest difference of two values of one filter at one time, in their errors."""
 SHOWN_NAMES: Final = 3
-_RIGHT_ASCENSION: Final = ("ra", "raj2000", "radeg", "rightascension")
-_DECLINATION: Final = ("dec", "decl", "dej2000", "decdeg", "declination")
 _OBJECT_NAME: Final = re.compile(r"(name|id|object|obj|source|src|target|star|sn|transient)$")
 _OTHER_NAME: Final = re.compile(
     r"(inst|tel|obs|filter|band|exp|image|visit|prog|field|ccd|camera|detector|night|version)"
@@ -206,15 +206,28 @@ def _integers(evidence: Evidence, roles: Roles) -> list[str]:
     ]
 
 
+def position_columns(evidence: Evidence, roles: Roles) -> tuple[str, str] | None:
+    """Return the columns of right ascension and declination in degrees, if the table has both."""
+    pool = free(roles, evidence.scalars, lambda name: evidence.is_numeric(name) and _is_in_degrees(evidence, name))
+    ra, dec = (
+        next((name for name in pool if evidence.keys[name] & names), "") for names in (RIGHT_ASCENSIONS, DECLINATIONS)
+    )
+    return (ra, dec) if ra and dec else None
+
+
+def _is_in_degrees(evidence: Evidence, name: str) -> bool:
+    return evidence.units.get(name, "").strip().lower() in {"", "deg", "degree", "degrees"}
+
+
 def _positions(evidence: Evidence, roles: Roles) -> tuple[tuple[str, Float64], tuple[str, Float64]]:
     """Return the columns of right ascension and declination in degrees, with empty names and values without."""
 
-    def column(keys: Sequence[str]) -> tuple[str, Float64]:
-        found = free(roles, evidence.scalars, lambda name: bool(evidence.keys[name] & set(keys)))
+    def column(keys: frozenset[str]) -> tuple[str, Float64]:
+        found = free(roles, evidence.scalars, lambda name: bool(evidence.keys[name] & keys))
         found = [name for name in found if evidence.is_numeric(name)]
         return (found[0], evidence.numbers(found[0])) if found else ("", np.zeros(0))
 
-    return column(_RIGHT_ASCENSION), column(_DECLINATION)
+    return column(RIGHT_ASCENSIONS), column(DECLINATIONS)
 
 
 def _cosine(declination: Float64) -> float:

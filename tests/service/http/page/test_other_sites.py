@@ -67,7 +67,7 @@ def evil() -> Iterator[str]:
 
 
 def classified(edge: Live) -> float:
-    return edge.metric("nightjar_key_requests_total", key="anybody")
+    return edge.metric("nightjar_key_requests_total", key="anonymous")
 
 
 def test_page_whose_name_resolves_to_the_service_reads_nothing(page: Page, edge: Live) -> None:

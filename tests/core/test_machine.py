@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.core.machine import usable_cores
 
 
 @pytest.mark.parametrize(
