@@ -30,10 +30,6 @@ _NAMES: Final = {
     "numpy": "NumPy",
     "sqlite": "SQLite",
     "pdf": "PDF",
-    "ods": "a spreadsheet",
-    "pickle": "a Python pickle",
-    "latex": "LaTeX",
-    "markdown": "a Markdown table",
     "binary": "a binary file",
 }
 
@@ -64,6 +60,8 @@ def unsupported(form: str, data: bytes) -> ProblemError:
         return ProblemError(UNSUPPORTED, f"an Excel workbook is not read: save the sheet as CSV, for here or {COMMAND}")
     if form == "zip":
         return ProblemError(UNSUPPORTED, f"a zip archive is not read: unpack it, for here or {COMMAND}")
+    if form in ("latex", "markdown", "ods", "pickle"):  # the command does not read them either
+        return ProblemError(UNSUPPORTED, f"the body is {sniff.ADVICE[form]}")
     return _unsupported(_NAMES.get(form, form))
 
 
