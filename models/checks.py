@@ -105,7 +105,8 @@ def photometry_warnings(
 
 @lru_cache(maxsize=1024)
 def _similar_survey(name: str) -> str:
-    return "".join(get_close_matches(name, SURVEY_DEPTHS, 1, 0.8))
+    transposed = [known for known in SURVEY_DEPTHS if sorted(known) == sorted(name)]
+    return "".join(transposed[:1] or get_close_matches(name, SURVEY_DEPTHS, 1, 0.8))
 
 
 def _error_of_depth(depth: float) -> float:

@@ -635,3 +635,35 @@ def test_command_with_the_base_install_classifies_without_web_packages(folder: P
     served = subprocess.run([*command, "serve"], capture_output=True, text=True, timeout=120)
     assert served.returncode == 1
     assert "pip install 'nightjar-alerts[cpu]'" in served.stderr
+
+
+TABLE = "name,mjd,band,mag,err\n" + "".join(f"a,{58_000 + k},{'gr'[k % 2]},{18 + 0.1 * k},0.05\n" for k in range(8))
+
+
+def test_classify_missing_file_does_not_end_the_run(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "good.csv").write_text(TABLE)
+    assert run(tmp_path / "good.csv", tmp_path / "missing.csv", "--url", url) == 3
+    assert "missing.csv: does not exist" in capsys.readouterr().out
+
+
+def test_classify_output_to_standard_output_is_json_lines(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "good.csv").write_text(TABLE)
+    assert run(tmp_path / "good.csv", "--url", url, "-o", "-", "--quiet") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["object_id"] == "a"
+
+
+def test_classify_compressed_output_is_written(url: str, tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_text(TABLE)
+    assert run(tmp_path / "good.csv", "--url", url, "-o", tmp_path / "out.csv.gz") == 0
+    assert gzip.decompress((tmp_path / "out.csv.gz").read_bytes()).decode().splitlines()[1].startswith("a,")
+
+
+def test_classify_flux_unit_is_read_in_any_case(url: str, tmp_path: Path) -> None:
+    text = TABLE.replace("mag,err", "flux,flux_err")
+    (tmp_path / "flux.csv").write_text(text)
+    assert run(tmp_path / "flux.csv", "--url", url, "--flux-unit", "ujy") == 0

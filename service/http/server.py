@@ -10,6 +10,7 @@ to responses.
 """
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -215,7 +216,7 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until stopped; return the exit status."""
     configure_log(settings)
-    if not _may_listen(settings):
+    if not _may_listen(settings) or not _is_free(settings):
         return 1
     pin_malloc_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -240,6 +241,24 @@ def _may_listen(settings: Settings) -> bool:
     detail = "no API keys are set: set NIGHTJAR_API_KEYS, or NIGHTJAR_ALLOW_ANONYMOUS=true for anonymous access"
     log.critical("refusing to listen without API keys", host=settings.host, reason=detail)
     return False
+
+
+def _is_free(settings: Settings) -> bool:
+    """Return whether the port is free, before models are loaded; other errors of the address are the server's."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return True
+        detail = f"port {settings.port} is taken by another process: set NIGHTJAR_PORT (--port) to a free one"
+        log.critical("the port is taken", host=settings.host, port=settings.port, reason=detail)
+        return False
+    return True
 
 
 def _exit_at_once(status: int) -> NoReturn:

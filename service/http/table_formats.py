@@ -4,12 +4,12 @@ Only text is read: CSV and its relatives, JSON and JSON Lines. The libraries for
 file names, allocate what its header says, or can be crashed by a damaged file.
 """
 
-import re
+from codecs import BOM_UTF8
 from typing import Final
 
 from nightjar_alerts.service.http.edge.errors import UNSUPPORTED, ProblemError
+from nightjar_alerts.tables import sniff
 
-HEAD_BYTES: Final = 4096
 COMMAND: Final = "`nightjar classify FILE --url URL`"
 ADVICE: Final = f"{COMMAND}, which reads the file on your machine and sends its light curves"
 MULTIPART: Final = (
@@ -30,29 +30,19 @@ _NAMES: Final = {
     "numpy": "NumPy",
     "sqlite": "SQLite",
     "pdf": "PDF",
-    "xls": "an Excel workbook",
     "binary": "a binary file",
 }
-_MARKUP: Final = re.compile(
-    rb"(?P<html><!doctype html|<html)|<\?xml|<!--|<!doctype|<[a-z_][\w.:-]*(\s+[\w.:-]+\s*=|\s*/?>)", re.IGNORECASE
-)
-_CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""Characters that text has not; of UTF-16, which begins with a mark, every second byte may be one."""
 
 
 def check_text(data: bytes) -> None:
     """Raise ProblemError (415) for a form, markup or a binary file, which the reader of tables takes for bad text."""
-    head = data[:HEAD_BYTES]
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = data[: sniff.HEAD_BYTES]
+    start = head.removeprefix(BOM_UTF8).lstrip()
     if start.startswith(b"--") and b"content-disposition: form-data" in head.lower():
         raise ProblemError(UNSUPPORTED, MULTIPART)
-    if b"VOTABLE" not in head.upper() and (markup := _MARKUP.match(start)):
-        raise _unsupported("a web page (HTML)" if markup["html"] else "XML")
-
-
-def is_binary(data: bytes) -> bool:
-    """Return True for data that are no text."""
-    return bool(_CONTROL.search(data[:HEAD_BYTES])) and not data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    form = sniff.format_of("", head)
+    if form in ("html", "xml"):
+        raise _unsupported("a web page (HTML)" if form == "html" else "XML")
 
 
 def unsupported(form: str, data: bytes) -> ProblemError:
@@ -66,10 +56,12 @@ def unsupported(form: str, data: bytes) -> ProblemError:
         sent = f", or send it with Content-Encoding: {form}" if form in ("gzip", "zstd") else ""
         detail = f"compressed data ({form}) are not read: unpack them{sent}, or use {ADVICE}"
         return ProblemError(UNSUPPORTED, detail)
-    if form == "zip" and (b"xl/" in data or b"[Content_Types].xml" in data[:HEAD_BYTES]):
+    if form in ("xlsx", "xls"):
         return ProblemError(UNSUPPORTED, f"an Excel workbook is not read: save the sheet as CSV, for here or {COMMAND}")
     if form == "zip":
         return ProblemError(UNSUPPORTED, f"a zip archive is not read: unpack it, for here or {COMMAND}")
+    if form in ("latex", "markdown", "ods", "pickle"):  # the command does not read them either
+        return ProblemError(UNSUPPORTED, f"the body is {sniff.ADVICE[form]}")
     return _unsupported(_NAMES.get(form, form))
 
 

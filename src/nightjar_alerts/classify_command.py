@@ -9,11 +9,10 @@ import argparse
 import io
 import json
 import os
-import shutil
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from typing import Any, Final, Protocol, TextIO
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.inputs import (
-    HEAD_BYTES,
     File,
     Input,
     NamedInput,
@@ -32,9 +30,8 @@ from nightjar_alerts.inputs import (
     files_in,
     inputs_of_file,
 )
-from nightjar_alerts.models.decompression import DAMAGED, Budget, compression_of, decompressed
 from nightjar_alerts.names import file_key, file_name, printable
-from nightjar_alerts.outputs import SUFFIXES, OutputError, check_path
+from nightjar_alerts.outputs import COMPRESSED, SUFFIXES, OutputError, check_path, encode_line
 from nightjar_alerts.partial import PartialRun, is_complete
 from nightjar_alerts.report import SHOWN, RunReport
 from nightjar_alerts.results import Result
@@ -43,6 +40,7 @@ from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions
 CHUNK: Final = 256
 """Number of inputs after which outputs are flushed and progress is updated."""
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+STANDARD_OUTPUT: Final = Path("-")
 
 
 class UsageError(Exception):
@@ -109,7 +107,8 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nightjar classify",
         description="Classify light curves and alerts, in this process or by a running service.",
-        epilog="Exit status: 0 everything was read; 3 something could not be read; 1 nothing was read; 2 wrong usage.",
+        epilog="Example: nightjar classify photometry.csv -o results.csv --plot pictures. "
+        "Exit status: 0 everything was read; 3 something could not be read; 1 nothing was read; 2 wrong usage.",
     )
     parser.add_argument(
         "paths",
@@ -120,7 +119,9 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", default=settings.url, help="address of a service; default: in this process")
     parser.add_argument("--api-key", default=settings.api_key, help="key that the service asks for")
-    parser.add_argument("--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply")
+    parser.add_argument(
+        "--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply (%(default)s)"
+    )
     parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
     parser.add_argument(
         "--prior",
@@ -128,7 +129,9 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
         help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
     )
     parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
-    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=f"write a table: {', '.join(SUFFIXES)}")
+    endings = ", ".join((*SUFFIXES, *COMPRESSED))
+    help_of_output = f"write a table: {endings}; - is JSON Lines on standard output"
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=help_of_output)
     parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run with the same output")
@@ -164,23 +167,27 @@ def _add_table_options(group: Any) -> None:
         "may be repeated",
     )
     one("--filter-numbers", help="survey whose numbers of filters the table has: ztf, lsst or ps1")
-    one("--time-format", help="mjd, jd, iso, unix or year")
+    one("--time-format", help="mjd, jd, iso, unix, unix_ms or year")
     one("--time-offset", type=float, help="days to add to the times")
     one("--flux-unit", help="nJy, uJy, mJy, Jy, FLUXCAL or mag")
     one("--zero-point", type=float, help="AB zero point of the flux in mag")
-    one("--flux-kind", help="difference (from a template image) or total (of the whole source)")
+    one(
+        "--flux-kind",
+        help="difference (from a template image) or total (of the whole source); default: what columns or light curves "
+        "show, else difference",
+    )
     one(
         "--mag-system",
         help="AB, Vega or mixed: Vega for U B V R I, G BP RP and unfiltered, AB for the others",
     )
-    one("--mag-err", type=float, help="error of every magnitude in mag, if the table has no errors")
+    one("--mag-err", type=float, help="error in mag of every magnitude that has none")
     one(
         "--signed-magnitudes",
         type=_boolean,
         metavar="true|false",
         help="true if a negative magnitude stands for a negative flux",
     )
-    one("--upper-limits", help="drop, or use as flux 0 with the error of the limit")
+    one("--upper-limits", help="drop (default), or use as flux 0 with the error of the limit")
     one("--limit-sigma", type=float, help="significance of upper limits, default 5")
     many(
         "--bad-flags",
@@ -271,7 +278,14 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stdin = stack.enter_context(_standard_input(bounds)) if "-" in options.paths else Path()
         paths = [stdin if path == "-" else Path(path) for path in options.paths]
-        found = [file._replace(name="-") if file.path == stdin else file for path in paths for file in files_in(path)]
+        if not any(path.exists() for path in paths):
+            raise FileNotFoundError(f"{' and '.join(options.paths)} do{'es' * (len(paths) == 1)} not exist")
+        # A missing file is reported as one that cannot be read, and does not end the run.
+        found = [
+            file._replace(name="-") if file.path == stdin else file
+            for path in paths
+            for file in (files_in(path) if path.exists() else [File(path, str(path), named=True)])
+        ]
         by_path: dict[Path, list[File]] = {}
         for file in found:
             by_path.setdefault(file.path.resolve(), []).append(file)
@@ -287,16 +301,19 @@ def run(options: argparse.Namespace) -> int:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
         reader = _Reader(files, table_options, bounds, progress, options.quiet)
-        printer = None if options.output else _Printer()
+        printer: ResultOutput | None = None if options.output else _Printer()
+        if options.output == STANDARD_OUTPUT:
+            printer = _LinePrinter()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
         _classify(reader, engine, options, report, [out for out in (unfinished, printer, pictures) if out is not None])
         if pictures is not None:
             pictures.end()
     if unfinished is not None:
         unfinished.complete(options.probabilities)
+    to_stdout = options.output == STANDARD_OUTPUT
     for line in report.lines():
-        _print(line)
-    if options.output:
+        _print(line, sys.stderr if to_stdout else None)
+    if options.output and not to_stdout:
         _print(f"written to {options.output}")
     return report.status
 
@@ -307,9 +324,9 @@ _OF_RESULTS: Final = ("model", "prior", "coverage", *(each.name for each in fiel
 
 def _check_output(options: argparse.Namespace) -> None:
     """Raise UsageError or OutputError if the output cannot be written, before models are loaded."""
-    if options.output is None:
+    if options.output is None or options.output == STANDARD_OUTPUT:
         if options.resume or options.overwrite:
-            raise UsageError("--resume and --overwrite need --output")
+            raise UsageError("--resume and --overwrite need --output with the name of a file")
         return
     try:
         check_path(options.output)
@@ -320,7 +337,7 @@ def _check_output(options: argparse.Namespace) -> None:
 
 
 def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputClassifier) -> "PartialRun | None":
-    if options.output is None:
+    if options.output is None or options.output == STANDARD_OUTPUT:
         return None
     arguments = {
         "files": [str(Path(path).absolute()) if path != "-" else path for path in options.paths],
@@ -340,32 +357,18 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputCl
 
 @contextmanager
 def _standard_input(bounds: Bounds) -> Iterator[Path]:
-    """Yield the path of a file with the content of standard input, decompressed if it is gzip within the bounds.
-
-    Damage, and what is beyond, is reported when the file is read. Raises UsageError for more than ``bounds.max_bytes``.
-    """
+    """Yield the path of a file with the content of standard input. Raises UsageError for more than the bound."""
     with TemporaryDirectory() as folder:
-        path, unpacked = Path(folder, "stdin"), Path(folder, "unpacked")
+        path = Path(folder, "stdin")
         with path.open("wb") as file:
             while data := sys.stdin.buffer.read(_COPIED_BYTES):
                 file.write(data)
                 if file.tell() > bounds.max_bytes:
                     raise UsageError(f"standard input has more than {bounds.max_bytes} bytes; --max-size raises this")
-            budget = Budget(bounds.expanded(file.tell()))
-        with path.open("rb") as file, unpacked.open("wb") as copy, suppress(*DAMAGED):
-            if compression_of(file.read(HEAD_BYTES)) == "gzip":
-                file.seek(0)
-                with decompressed(file, "gzip", budget) as content:
-                    shutil.copyfileobj(content, copy)
-                path = unpacked
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
-        yield path.rename(Path(folder, f"stdin{suffix}"))
+        yield path
 
 
 _COPIED_BYTES: Final = 1 << 20
-_MAGIC: Final = {b"PAR1": ".parquet", b"SIMPLE  =": ".fits", b"<?xml": ".vot", b"# %ECSV": ".ecsv"}
 
 
 @contextmanager
@@ -484,7 +487,7 @@ class _Progress:
     """Progress bar on standard error, if it is a terminal: fraction of the bytes of all files, rate and time left."""
 
     def __init__(self, files: Sequence[File], quiet: bool) -> None:
-        self._sizes = {file.path: float(file.path.stat().st_size or 1) for file in files}
+        self._sizes = {file.path: float(file.path.stat().st_size or 1) for file in files if file.path.exists()}
         self._done = dict.fromkeys(self._sizes, 0.0)
         self._hidden = quiet or not sys.stderr.isatty()
         self._bar: Any = None
@@ -510,7 +513,7 @@ class _Progress:
 
     def finish(self, path: Path) -> None:
         """Count a file as read."""
-        self._done[path] = self._sizes[path]
+        self._done[path] = self._sizes.get(path, 0.0)
 
     def update(self, results: int, skipped: int) -> None:
         """Update the bar."""
@@ -570,6 +573,19 @@ class _Printer:
 
 def _fit(text: str, width: int) -> str:
     return f"{text[: width - 1]}…" if len(text) > width else text.ljust(width)
+
+
+class _LinePrinter:
+    """Results as JSON Lines on standard output."""
+
+    def add(self, named: NamedInput, results: Sequence[Result]) -> None:
+        """Print a line for each result."""
+        for result in results:
+            sys.stdout.write(encode_line(result).decode())
+
+    def flush(self) -> None:
+        """Flush standard output."""
+        sys.stdout.flush()
 
 
 class _Pictures:

@@ -11,9 +11,10 @@ USAGE: Final = """usage: nightjar {classify,serve,worker,replay,dead-letters,che
 Real-time classification of astronomical alerts.
 
   classify FILE...   classify light curves and alerts: tables, JSON, packets, folders, archives
+                     nightjar classify photometry.csv -o results.csv
 
 serve, worker, replay, dead-letters, check, demo and settings need the web stack:
-pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA GPUs.
+pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA GPUs. There is no shell completion.
 """
 
 
@@ -30,6 +31,8 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(130)
 
         sys.exit(classify(arguments[1:]))
+    elif not arguments:
+        print(USAGE, end="")
     elif missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
         if arguments in ([], ["-h"], ["--help"]):
             print(USAGE, end="")

@@ -47,27 +47,19 @@ from nightjar_alerts.tables import (
     TableQuestion,
     read_object_metadata,
     read_table,
+    sniff,
 )
 from nightjar_alerts.tables.columns import mjd_of_times
-from nightjar_alerts.tables.files import SUFFIXES
-from nightjar_alerts.tables.libraries import library_of
+from nightjar_alerts.tables.documents import names_light_curves
+from nightjar_alerts.tables.files import head_of, is_hats
+from nightjar_alerts.tables.libraries import library_of, snana_pair
 
 MAX_POINTS: Final = 1_000_000
 """Maximum number of observations in one light curve; the network sees the newest of them (``truncated``)."""
-TABLE_SUFFIXES: Final = tuple(
-    suffix + compression
-    for suffix, form in SUFFIXES.items()
-    if form not in ("json", "jsonl")  # alerts and light curves as well: their content decides
-    for compression in ("", ".gz", ".bz2", ".xz", ".zst")
-)
-"""Suffixes of table files."""
-HEAD_BYTES: Final = 4096
 MAX_JSON_BYTES: Final = 1 << 20
 """Number of bytes at the beginning of a JSON file that are read to recognise its content."""
+_BODY: Final = re.compile(rb'"(light_curves|mjd|flux|mag|band)"\s*:\s*\[')
 _COLUMNS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
-_TABLE_NAMES: Final = frozenset(
-    {"mjd", "jd", "hjd", "bjd", "time", "date", "flux", "mag", "magnitude", "magpsf", "band", "filter"}
-)
 _ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 
 Body = Mapping[str, Any]
@@ -496,15 +488,23 @@ def files_in(path: Path) -> list[File]:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    if not path.is_dir() or _is_catalogue(path):
+    if not path.is_dir() or is_hats(path):
         return [File(path, path.name, named=True)]
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return [File(file, str(file.relative_to(path)), named=False) for file in files]
+    return [File(file, str(file.relative_to(path)), named=False) for file in sorted(_files_below(path))]
 
 
-def _is_catalogue(path: Path) -> bool:
-    """Return True if a folder is a HATS catalogue."""
-    return (path / "hats.properties").is_file() or (path / "properties").is_file()
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders, a HATS catalogue as one, of SNANA's pairs of files the first."""
+    for path in folder.iterdir():
+        if path.is_file():
+            pair = snana_pair(path)
+            if pair is None or "HEAD" not in pair.name:
+                yield path
+        elif path.is_dir() and not path.is_symlink():
+            if is_hats(path):
+                yield path
+            else:
+                yield from _files_below(path)
 
 
 def inputs_of_file(
@@ -514,47 +514,41 @@ def inputs_of_file(
 
     Parts that cannot be read are yielded as :class:`UnreadFile`.
     """
+    if not file.path.exists():
+        yield UnreadFile(file.name, "does not exist")
+        return
     if is_table_file(file.path, options):
         yield from _inputs_of_table(file.path, file.name, options, on_notes, bounds)
+        return
+    form = sniff.format_of(file.name, head_of(file.path))
+    if form in sniff.ADVICE:
+        yield UnreadFile(file.name, sniff.ADVICE[form], is_other=not file.named)
         return
     for item in read_file(file.path, file.name, file.named, bounds.always_bytes):
         yield from _inputs_of_item(item, options, on_notes, bounds)
 
 
 def is_table_file(path: Path, options: TableOptions) -> bool:
-    """Return True if a file is a table rather than packets: by the options, by its name, then by its content."""
-    if path.is_dir() or options.format or path.name.lower().endswith(TABLE_SUFFIXES):
+    """Return True if a file is a table rather than packets: by the options, its content, then its name."""
+    if path.is_dir() or options.format:
         return True
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    text = head.removeprefix(BOM_UTF8).lstrip()
-    if text.startswith((b"{", b"[")):
-        return _is_table_in_json(path)
-    return _is_text(head) and not path.name.lower().endswith((".avro", ".json"))
-
-
-def _is_text(head: bytes) -> bool:
-    """Return True if the beginning of a file looks like a text table: several lines with a separator."""
-    try:
-        text = head.decode("utf-8", errors="strict" if len(head) < HEAD_BYTES else "ignore")
-    except UnicodeDecodeError:
-        return False
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\0" not in text and len(lines) > 2 and all(any(mark in line for mark in ",;|\t") for line in lines[:3])
+    form = sniff.format_of(path.name, head_of(path))
+    return _is_table_in_json(path) if form in ("json", "jsonl") else form in sniff.TABLE_FORMATS
 
 
 def _is_table_in_json(path: Path) -> bool:
-    """Return True if the first document of a JSON file is neither an alert nor a body of ``/v1/classify``."""
-    with path.open("rb") as file:
-        data = file.read(MAX_JSON_BYTES)
+    """Return True if the first document of a JSON file holds a light curve, and is neither alert nor request."""
+    data = head_of(path, MAX_JSON_BYTES)
     text = data.removeprefix(BOM_UTF8).lstrip()
     document = _load(text) if len(data) < MAX_JSON_BYTES else None
     if document is None:
         document = _load(text.partition(b"\n")[0])
     first = document[0] if isinstance(document, list) and document else document
+    if first is None:  # a document that is longer
+        return not _BODY.search(text) and names_light_curves(text)
     if not isinstance(first, dict) or is_alert(first) or _is_body(first) or "light_curves" in first:
         return False
-    return bool(_TABLE_NAMES & {str(name).lower() for name in first})
+    return names_light_curves(text)
 
 
 def _inputs_of_table(
@@ -617,7 +611,7 @@ def _inputs_of_item(
 ) -> Iterator[NamedInput | UnreadFile]:
     if item.kind == "unreadable":
         yield UnreadFile(item.name, item.detail)
-    elif item.kind == "other" and item.name.lower().endswith(TABLE_SUFFIXES):  # in an archive
+    elif item.kind == "other" and sniff.format_of_name(item.name) in sniff.TABLE_FORMATS:  # in an archive
         yield from _inputs_of_table(item.data, item.name, options, on_notes, bounds)
     elif bodies := _bodies_in(item.data):
         for index, body in enumerate(bodies):

@@ -8,6 +8,7 @@ VOTable is written when the file is closed, the others incrementally.
 """
 
 import csv
+import gzip
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = TABLE_COLUMNS
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
+COMPRESSED: Final = (".csv.gz", ".jsonl.gz")
 SEPARATOR: Final = ";"
 """Separator of classes in a prediction set and of warnings, in formats without lists."""
 _EXTRA: Final = "pip install 'nightjar-alerts[tables]'"
@@ -46,8 +48,8 @@ class Output(AbstractContextManager["Output"], Protocol):
 
 def check_path(path: Path) -> None:
     """Raise OutputError for an unknown suffix, a missing folder, or a missing library."""
-    if path.suffix not in SUFFIXES:
-        raise OutputError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
+    if not path.name.endswith((*SUFFIXES, *COMPRESSED)):
+        raise OutputError(f"{path}: the name must end in one of {', '.join((*SUFFIXES, *COMPRESSED))}")
     if not path.parent.is_dir():
         raise OutputError(f"{path}: the directory {path.parent} does not exist")
     library = {".parquet": "pyarrow", ".vot": "astropy"}.get(path.suffix)
@@ -63,7 +65,7 @@ def open_output(path: Path, classes: Sequence[str] = ()) -> "Output":
     classes : classes that get a column of probabilities; JSON Lines always has all of them.
     """
     check_path(path)
-    match path.suffix:
+    match Path(path.name.removesuffix(".gz")).suffix:
         case ".csv":
             return _Csv(path, classes)
         case ".jsonl":
@@ -76,7 +78,8 @@ def open_output(path: Path, classes: Sequence[str] = ()) -> "Output":
 
 class _Csv:
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        self._file = path.open("w", newline="", encoding="utf-8")
+        opened = gzip.open if path.suffix == ".gz" else open
+        self._file: Any = opened(path, "wt", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, [*COLUMNS, *classes], restval="", extrasaction="ignore")
         self._classes = bool(classes)
         self._writer.writeheader()
@@ -96,7 +99,7 @@ class _Csv:
 
 class _JsonLines:
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
+        self._file: Any = (gzip.open if path.suffix == ".gz" else open)(path, "wb")
 
     def __enter__(self) -> "_JsonLines":
         return self

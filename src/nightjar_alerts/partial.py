@@ -126,7 +126,7 @@ class PartialRun:
         if probabilities:
             for result in self._results():
                 classes |= dict.fromkeys(result.probabilities)
-        whole = self._output.with_name(f".{self._output.stem}.part{self._output.suffix}")
+        whole = self._output.with_name(f".part-{self._output.name}")
         results = self._results()
         with open_output(whole, list(classes)) as output:
             while chunk := list(islice(results, CHUNK)):

@@ -12,6 +12,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.names import printable
@@ -49,7 +50,7 @@ _TICKS: Final = 5
 _LINE: Final = 130
 """Maximum number of characters in a line of the heading."""
 _MAX_POINTS: Final = 2000
-"""Maximum number of points in a picture; longer light curves are sampled evenly."""
+"""Maximum number of points in a picture; of longer light curves each filter has a random sample of its points."""
 
 
 def svg(result: "Result") -> str:
@@ -125,19 +126,39 @@ class _Points:
 
     def __init__(self, curve: "LightCurve") -> None:
         rows = np.argsort(curve.mjd, kind="stable")
+        note = ""
         if len(rows) > _MAX_POINTS:
-            rows = rows[np.linspace(0, len(rows) - 1, _MAX_POINTS).astype(np.int64)]
+            rows = _sample(rows, curve.band[rows])
+            note = f", {len(rows):,} of {len(curve):,} points"
         self.mjd, self.band, self.detected = curve.mjd[rows], curve.band[rows], curve.detected[rows]
         scale, self.unit = flux_scale(float(np.abs(curve.flux).max()))
         self.flux, self.flux_err = curve.flux[rows] / scale, curve.flux_err[rows] / scale
         self.bands = [(FILTERS[index], self.band == index) for index in sorted(set(self.band.tolist()))]
         self.zero = math.floor(float(self.mjd.min()))
+        self.time_label = f"MJD - {self.zero} (days){note}"
 
     def limits(self) -> tuple[float, float]:
         """Return the range of fluxes, extended by the 90th percentile of the errors and including zero."""
         longest = float(np.quantile(self.flux_err, 0.9))
         low, high = min(0.0, float(self.flux.min()) - longest), max(0.0, float(self.flux.max()) + longest)
         return low, high
+
+
+def _sample(rows: NDArray[np.int64], band: NDArray[Any]) -> NDArray[np.int64]:
+    """Return about :data:`_MAX_POINTS` rows: of each filter the same fraction, its extremes in time among them.
+
+    A random choice cannot beat with the cadence or with the order of the filters, as steps of equal length do.
+    """
+    random = np.random.default_rng(0)
+    kept = []
+    for index in np.unique(band):
+        own = np.flatnonzero(band == index)
+        count = max(2, round(len(own) * _MAX_POINTS / len(rows)))
+        inner = own[1:-1]
+        chosen = random.choice(inner, min(len(inner), count - 2), replace=False)
+        kept.append(np.unique(np.concatenate([own[:1], chosen, own[-1:]])))
+    result: NDArray[np.int64] = rows[np.sort(np.concatenate(kept))]
+    return result
 
 
 def _panel(curve: "LightCurve") -> list[str]:
@@ -157,9 +178,7 @@ def _panel(curve: "LightCurve") -> list[str]:
         parts.append(f'<text x="{x(value)}" y="{_BOTTOM + 17}" text-anchor="middle">{_number(value, x.step)}</text>')
     middle = (_TOP + _BOTTOM) / 2
     parts.append(f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="{_INK}"/>')
-    parts.append(
-        f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 35}" text-anchor="middle">MJD - {points.zero} (days)</text>'
-    )
+    parts.append(f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 35}" text-anchor="middle">{points.time_label}</text>')
     parts.append(
         f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">'
         f"difference flux ({points.unit})</text>"
@@ -269,7 +288,7 @@ def _draw_light_curve(result: "Result", ax: Any) -> None:
             label = name if look == {} else None
             ax.errorbar(days[chosen], points.flux[chosen], points.flux_err[chosen], label=label, **style, **look)
     y = _Axis(*points.limits(), 0, 1)
-    ax.set(xlabel=f"MJD - {points.zero} (days)", ylabel=f"difference flux ({points.unit})", ylim=(y.low, y.high))
+    ax.set(xlabel=points.time_label, ylabel=f"difference flux ({points.unit})", ylim=(y.low, y.high))
     ax.legend(fontsize="small")
 
 

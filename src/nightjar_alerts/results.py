@@ -319,8 +319,10 @@ class Results(Sequence[Result]):
         return iter(self._results)
 
     def __repr__(self) -> str:
-        """Return the number of results by status and reason, and of the notes on the table."""
+        """Return the number of results by status and reason, of the notes on the table, and of assumptions in them."""
         notes = f"; {len(self.notes)} notes on how the table was read, see .notes" if self.notes else ""
+        assumed = [note.partition("assumed: ")[2] for note in self.notes if "assumed: " in note]
+        notes += f"; assumed: {'; '.join(assumed)}" if assumed else ""
         return f"Results({self.summary()}{notes})"
 
     def summary(self) -> str:

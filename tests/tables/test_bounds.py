@@ -382,3 +382,10 @@ def test_read_table_hats_partition_that_is_a_link_out_is_refused(tmp_path: Path)
     partition.mkdir(parents=True)
     (partition / "a.parquet").symlink_to(tmp_path / "secret.parquet")
     assert "link out of" in str(refusal(tmp_path / "cat"))
+
+
+def test_read_table_machine_readable_fields_that_overlap_are_not_cut_out() -> None:
+    rows = "\n".join(f"   1-{4000:5} A4000  ---    c{k}    text" for k in range(500))
+    head = f"Byte-by-byte Description of file: t.txt\n{'-' * 60}\n{rows}\n{'-' * 60}\n"
+    with pytest.raises(TableError):
+        read_table(f"{head}{'x' * 4000}\n".encode(), name="t.txt")

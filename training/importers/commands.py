@@ -34,10 +34,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +64,14 @@ from nightjar_alerts.tables.options import ROLES, TimeFormat
 from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 from nightjar_alerts.training.importers import surveys
 from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
-from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
+from nightjar_alerts.training.importers.tables import guess_label, read_about, read_tables, tables_in
 from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
 MAX_NAMED_FILES = 100
 """Maximum number of skipped files that a report names; it counts all of them."""
+COMPLETING: Final = frozenset({"label", "redshift", "parent", "detected", "upper_limit", "limit", "sign", "mag_system"})
+"""Columns that are named besides those that are guessed; with any other one, all columns have to be named."""
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
 NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
 
@@ -508,7 +510,8 @@ class TableImport(LabelledImport):
         default={},
         description="id=, mjd=, band= (or band==r), flux= and flux_err= or mag= and mag_err=, [detected=, "
         "upper_limit=, label=, redshift=, parent=]; a.b is a field of a nested column; other columns are ignored. "
-        "Default: guess all but label, redshift and parent",
+        "Default: guess all but redshift and parent; label=, redshift=, parent=, detected= and the like alone complete "
+        "the guesses",
     )
     metadata: dict[str, str] = Field(default={}, description="metadata columns: z_final=Z, mwebv=EBV ...")
     metadata_struct: str | None = Field(
@@ -532,10 +535,11 @@ class TableImport(LabelledImport):
         roles = {"id": "object_id", "mjd": "time"}
         columns = {roles.get(part, part): name for part, name in self.columns.items()}
         band = columns.get("band", "")
-        if columns:
+        if is_complete := bool(columns.keys() - COMPLETING):
             self._check(columns)
             columns = {**dict.fromkeys(ROLES, ""), **columns}
-        unit = self.flux_unit or ("nJy" if columns and self.zero_point is None else "")
+        has_flux = is_complete and bool(columns.get("flux"))
+        unit = self.flux_unit or ("nJy" if has_flux and self.zero_point is None else "")
         return TableOptions(
             columns={**columns, "band": ""} if band.startswith("=") else columns,
             band=band[1:] if band.startswith("=") else "",
@@ -545,7 +549,7 @@ class TableImport(LabelledImport):
             flux_unit=unit,
             zero_point=self.zero_point,
             mag_system=self.mag_system or "",
-            signed_magnitudes=False if columns and self.signed_magnitudes is None else self.signed_magnitudes,
+            signed_magnitudes=False if is_complete and self.signed_magnitudes is None else self.signed_magnitudes,
             metadata=self._metadata(),
         )
 
@@ -575,7 +579,13 @@ class TableImport(LabelledImport):
         """Import."""
         options, paths, about = self.table_options(), self.paths(), self.about()
         first = read_table(paths[0], options)
-        for guess in () if self.columns else first.guesses:
+        if about is None and "label" not in options.columns and (label := guess_label(first.header)):
+            options = replace(options, columns={**options.columns, "label": label})
+            first = read_table(paths[0], options)
+            sys.stderr.write(f"the label is column {label!r} (columns.label={label})\n")
+        elif about is None and "label" not in options.columns:
+            sys.stderr.write("no column of labels was found: name it by --columns label=COLUMN, or give --objects\n")
+        for guess in () if self.columns.keys() - COMPLETING else first.guesses:
             sys.stderr.write(f"{guess}\n")
         columns = {**first.columns, **(options.metadata or {}), **self.object_columns, **self.object_metadata}
         self.run(read_tables(paths, options, about), columns)

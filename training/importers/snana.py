@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.photometry import NJY_PER_UNIT
+from nightjar_alerts.models.photometry import NJY_PER_UNIT, njy_of_magnitude
 from nightjar_alerts.tables import TableError, TableObject
 from nightjar_alerts.tables.columns import object_column
 
@@ -235,8 +235,9 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
         names = [ID_PREFIX.get(model, "") + name for name in text_of(rows["SNID"])]
         metadata = [{name: float(rows[column][n]) for name, column in _present(rows).items()} for n in range(len(rows))]
         redshift = _redshift(rows)
+        scales = _njy_per_fluxcal(rows)
         for at, points in _events(_phot_file(head), rows["PTROBS_MIN"].astype(int), rows["PTROBS_MAX"].astype(int)):
-            yield _object(names[at], labels[at], metadata[at], float(redshift[at]), points, window)
+            yield _object(names[at], labels[at], metadata[at], float(redshift[at]), points, float(scales[at]), window)
 
 
 def model_of(folder: str) -> str:
@@ -272,6 +273,13 @@ def _redshift(rows: Rows) -> NDArray[np.float64]:
     return np.where(redshift < 0, np.nan, redshift)
 
 
+def _njy_per_fluxcal(rows: Rows) -> NDArray[np.float64]:
+    """Return nJy of one unit of FLUXCAL by event: of the zero point ZP_FLUXCAL (since April 2026), or else of 27.5."""
+    if "ZP_FLUXCAL" not in (rows.dtype.names or ()):
+        return np.full(len(rows), NJY_PER_UNIT["FLUXCAL"])
+    return njy_of_magnitude(rows["ZP_FLUXCAL"].astype(np.float64))
+
+
 def _phot_file(head: Path) -> Path:
     stem = re.sub(r"HEAD(\.FITS(?:\.gz)?)$", r"PHOT\1", head.name, flags=re.IGNORECASE)
     for name in (stem, stem.removesuffix(".gz"), f"{stem}.gz"):
@@ -301,7 +309,7 @@ def _check_pointers(path: Path, first: Int64, last: Int64, length: int) -> None:
 
 
 def _object(
-    name: str, label: str, metadata: Mapping[str, float], redshift: float, points: Rows, window: bool
+    name: str, label: str, metadata: Mapping[str, float], redshift: float, points: Rows, scale: float, window: bool
 ) -> TableObject:
     flag, mjd = points["PHOTFLAG"].astype(np.int64), points["MJD"].astype(np.float64)
     detected = (flag & DETECTION) != 0
@@ -314,8 +322,8 @@ def _object(
     return TableObject(
         object_id=name,
         mjd=mjd,
-        flux=points["FLUXCAL"].astype(np.float64) * NJY_PER_UNIT["FLUXCAL"],
-        flux_err=points["FLUXCALERR"].astype(np.float64) * NJY_PER_UNIT["FLUXCAL"],
+        flux=points["FLUXCAL"].astype(np.float64) * scale,
+        flux_err=points["FLUXCALERR"].astype(np.float64) * scale,
         band=_bands(points),
         detected=detected,
         label=label,

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from nightjar_alerts.tables import About, TableError, TableObject, TableOptions, read_table
 from nightjar_alerts.tables.columns import Lists, numbers, texts
 from nightjar_alerts.tables.files import TableSource, is_table, open_source
+from nightjar_alerts.tables.vocabulary import last_part, plain
 
 
 def tables_in(source: Path) -> list[Path]:
@@ -23,6 +25,19 @@ def tables_in(source: Path) -> list[Path]:
     if not paths:
         raise TableError(f"{source} holds no tables")
     return paths
+
+
+LABELS: Final = (
+    *("label", "class", "type", "sntype", "classname", "spectype", "spectroscopictype", "claimedtype", "trueclass"),
+    *("classification", "tnstype", "objtype", "objecttype", "vartype", "variabletype", "truetarget", "target"),
+)
+"""Plain names of columns of labels, the usual ones first."""
+
+
+def guess_label(header: Sequence[str]) -> str:
+    """Return the column of labels by its name, empty if there is none."""
+    found = [(LABELS.index(key), name) for name in header if (key := plain(last_part(name))) in LABELS]
+    return min(found)[1] if found else ""
 
 
 def read_tables(

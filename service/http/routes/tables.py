@@ -35,7 +35,7 @@ from nightjar_alerts.service.http.formats import encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import QUERY_READER, TableQuery, decode_json, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
-from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, is_binary, unsupported
+from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, unsupported
 from nightjar_alerts.service.http.turns import SlicedWork
 from nightjar_alerts.service.inference import InferOptions
 from nightjar_alerts.service.settings import Settings
@@ -50,6 +50,7 @@ from nightjar_alerts.tables import (
     UnsupportedFormat,
     read_table,
 )
+from nightjar_alerts.tables.sniff import is_binary
 
 GROUP_OBJECTS: Final = 64
 """Number of objects that are classified together."""

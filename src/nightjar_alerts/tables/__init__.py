@@ -11,9 +11,10 @@
 CSV, text and JSON need numpy only. The other formats need pandas, pyarrow or astropy (the ``tables`` extra), which are
 imported when such a table is opened.
 
-``files`` finds the format and opens a source of columns: ``text``, ``documents`` (JSON) or ``libraries``. ``layout``
-decides what the columns mean, with the names in ``vocabulary``. ``reader`` groups rows into objects, whose fluxes
-``brightness`` computes.
+``sniff`` tells formats apart, ``files`` opens a source of columns: ``text``, ``documents`` (JSON) or ``libraries``.
+``layout`` runs the deciders in ``decide`` in order; they see the facts of ``evidence``, the columns of ``roles``, and
+the names in ``vocabulary.toml`` and ``layouts``, a file for each survey. ``reader`` groups rows into objects, whose
+fluxes ``brightness`` computes.
 """
 
 from nightjar_alerts.tables.bounds import (

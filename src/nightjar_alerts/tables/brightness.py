@@ -7,22 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import (
-    NJY_PER_UNIT,
     VEGA_AB_OFFSETS,
     Float64,
     njy_of_magnitude,
     njy_with_error,
 )
 from nightjar_alerts.tables.columns import Array, Bool, flags, is_text, numbers, object_column, texts
-from nightjar_alerts.tables.layout import VEGA_BY_CUSTOM, Layout
+from nightjar_alerts.tables.decide.unit import ErrorScale
+from nightjar_alerts.tables.layout import Layout
 from nightjar_alerts.tables.options import TableOptions
-from nightjar_alerts.tables.vocabulary import unit_of
+from nightjar_alerts.tables.vocabulary import VEGA_BY_CUSTOM, njy_of_unit
 
 FAINTEST_MAGNITUDE: Final = 35.0
+LARGEST_ZERO_POINT: Final = 50.0
 LARGEST_MAGNITUDE_ERROR: Final = 5.0
 """Larger values are sentinels such as 99 and 999, and so are magnitudes of 0 and less, such as -99."""
 MAGNITUDE_PER_FRACTION: Final = 2.5 / np.log(10.0)
-"""Error of a magnitude, over the relative error of the flux."""
+"""2.5 / ln 10: magnitude error per relative flux error."""
 LIMIT_TEXTS: Final = frozenset({"limit", "upper limit", "upperlimit", "nondetection", "non-detection", "<", ">", "ul"})
 NEGATIVE_TEXTS: Final = frozenset({"f", "false", "0", "-1", "-", "n", "negative", "-1.0"})
 
@@ -33,6 +34,7 @@ REASONS: Final = (
     "no filter",
     "filter left out",
     "unknown filter",
+    "Solar System object",
     "flagged by the survey",
     "quality is too low",
     "upper limit",
@@ -87,20 +89,20 @@ def measure(
         if is_text(flagged):
             is_limit |= np.array([text.lower() in LIMIT_TEXTS for text in texts(flagged)], np.bool_)
     if (mags := values("mag")) is not None:
-        mag_scale = layout.error_scales.get(columns.get("mag_err", ""), 1.0)
+        mag_scale = layout.errors.get(columns.get("mag_err", ""), ErrorScale(1.0))
         if (detected := values("detected")) is not None and flagged is None and values("flux") is None:
             is_limit = ~flags(detected) & (texts(detected) != "")
         flux, flux_err, is_limit, code = _from_magnitudes(mags, values, is_limit, offset, mag_scale, layout, options)
     if (fluxes := values("flux")) is not None:
-        scale = _scale(values, filters, offset, layout)
+        scale = _scale(values, filters, offset, layout, options)
         measured, unreadable = numbers(fluxes)
-        errors = _errors(values, "flux_err", measured)[0]
-        own = layout.error_scales.get(columns.get("flux_err", ""))
+        own = layout.errors.get(columns.get("flux_err", ""), ErrorScale())
+        errors = _sigma(_errors(values, "flux_err", measured)[0], own.kind)
         # A measured flux is better than the magnitude, and than the limit, of the same row.
         present = np.isfinite(measured) & np.isfinite(errors) if mags is not None else np.True_
         with np.errstate(over="ignore"):  # which is not finite, and left out
             flux = np.where(present, measured * scale, flux)
-            flux_err = np.where(present, errors * (own or scale), flux_err)
+            flux_err = np.where(present, errors * (scale if own.factor is None else own.factor), flux_err)
         if mags is not None:
             is_limit, code = is_limit & ~present, np.where(present, 0, code).astype(np.int8)
         else:
@@ -128,7 +130,7 @@ def _from_magnitudes(
     values: Values,
     is_limit: Bool,
     offset: Float64,
-    error_scale: float,
+    error_scale: ErrorScale,
     layout: Layout,
     options: TableOptions,
 ) -> Measured:
@@ -139,7 +141,9 @@ def _from_magnitudes(
         error, bad_error = np.full(len(mag), options.mag_err), np.zeros(len(mag), np.bool_)
     else:
         error, bad_error = _errors(values, "mag_err", np.full(len(mag), MAGNITUDE_PER_FRACTION))
-        error = error * error_scale
+        error = _sigma(error, error_scale.kind) * (error_scale.factor or 1.0)
+        if options.mag_err is not None:
+            error[~(error > 0)] = options.mag_err
     mark(code, unreadable | (bad_error & ~is_limit), "brightness is not readable")
     size = np.abs(mag) if layout.signed else mag
     implausible = (size <= 0) | (size > FAINTEST_MAGNITUDE)
@@ -168,6 +172,14 @@ def _without_marks(column: Array) -> tuple[Float64, Bool, Bool]:
     return found, unreadable, beyond
 
 
+def _sigma(error: Float64, kind: str) -> Float64:
+    """Return errors of a column of errors, variances or inverse variances; NaN for none."""
+    if kind == "sigma":
+        return error
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error > 0, 1.0 / np.sqrt(error) if kind == "ivar" else np.sqrt(error), np.nan)
+
+
 def _errors(values: Values, role: str, size: Float64) -> tuple[Float64, Bool]:
     """Return the column of errors, or ``size`` over the signal-to-noise ratio; and the mask of unreadable ones."""
     if (errors := values(role)) is not None:
@@ -179,7 +191,7 @@ def _errors(values: Values, role: str, size: Float64) -> tuple[Float64, Bool]:
 
 
 def _ab_offset(systems: Array | None, filters: NDArray[np.object_], usual: str) -> Float64:
-    """Return what is added to a magnitude to get AB, for each row."""
+    """Return the AB offset of each row (m_AB = m + offset), in mag."""
 
     def offset(name: str, stated: str) -> float:
         for system in (stated.lower(), usual.lower()):
@@ -195,18 +207,23 @@ def _ab_offset(systems: Array | None, filters: NDArray[np.object_], usual: str) 
     return np.fromiter(map(offset, filters, texts(systems)), np.float64, len(filters))
 
 
-def _scale(values: Values, filters: NDArray[np.object_], offset: Float64, layout: Layout) -> Float64:
+def _scale(
+    values: Values, filters: NDArray[np.object_], offset: Float64, layout: Layout, options: TableOptions
+) -> Float64:
     """Return nJy of one unit of flux, for each row."""
     if (zero_points := values("zero_point")) is not None:
-        return njy_of_magnitude(numbers(zero_points)[0])
+        zero_point = numbers(zero_points)[0]
+        zero_point[(zero_point <= 0) | (zero_point > LARGEST_ZERO_POINT)] = np.nan
+        is_stated = values("mag_system") is not None or options.mag_system
+        return njy_of_magnitude(zero_point + offset if is_stated else zero_point)
     if (units := values("flux_unit")) is not None:
         stated = texts(units)
-        known = {text: NJY_PER_UNIT[unit] if (unit := unit_of(text)) else np.nan for text in set(stated)}
+        known = {text: njy_of_unit(text) or np.nan for text in set(stated)}
         return np.array([known[text] for text in stated], np.float64)
-    if layout.scales:
-        scale = np.array([layout.scales.get(name, layout.scale) for name in filters], np.float64)
-        return np.asarray(scale * 10 ** (-0.4 * offset))
-    return np.full(len(filters), layout.scale)
+    if layout.scale.by_filter:
+        scale = np.array([layout.scale.by_filter.get(name, layout.scale.njy) for name in filters], np.float64)
+        return scale if layout.scale.is_ab else np.asarray(scale * 10 ** (-0.4 * offset))
+    return np.full(len(filters), layout.scale.njy)
 
 
 def _is_negative(sign: Array) -> Bool:

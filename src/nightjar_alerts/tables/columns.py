@@ -78,7 +78,7 @@ def numbers(column: Array) -> tuple[Float64, Bool]:
 
 
 def mjd_of_times(times: Any) -> Float64 | None:
-    """Return times as MJD (TAI), shape (n,), missing ones as NaN; None for values that are no times.
+    """Return times as MJD (TAI), shape (n,), missing ones as NaN; None if the column does not contain times.
 
     They are those of astropy in any scale, and dates (datetime, numpy, pandas, ISO text), UTC unless they have a zone.
     """

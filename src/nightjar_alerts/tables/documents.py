@@ -15,6 +15,7 @@ from nightjar_alerts.tables.bounds import MAX_DEPTH, Bounds, TableTooLarge
 from nightjar_alerts.tables.columns import TableColumns, column_of
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Problems, Stream
+from nightjar_alerts.tables.vocabulary import RANKS, last_part, plain
 
 BATCH_ROWS: Final = 16_384
 BATCH_CURVES: Final = 256
@@ -142,6 +143,15 @@ def _check_cost(data: bytes, name: str, bounds: Bounds) -> None:
         raise TableTooLarge(f"{name} has too many objects and lists for its size", bounds)
 
 
+_KEY: Final = re.compile(rb'"([^"\\]{1,64})"\s*:')
+
+
+def names_light_curves(text: bytes) -> bool:
+    """Return whether JSON has keys for the time and the brightness of observations, at any depth."""
+    keys = {plain(last_part(key.decode("utf-8", "replace"))) for key in set(_KEY.findall(text))}
+    return bool(keys & RANKS["time"].keys()) and bool(keys & (RANKS["mag"].keys() | RANKS["flux"].keys()))
+
+
 def loads(text: str | bytes) -> Any:
     """Parse JSON, also with NaN and Infinity. Raises ValueError."""
     try:
@@ -199,10 +209,15 @@ def _flat(row: dict[str, Any], prefix: str = "", depth: int = 0) -> dict[str, An
             if len(inner_names) * len(points) > SPARSENESS * sum(map(len, points)) + BATCH_CURVES:
                 raise TableError(f"the objects of a list ({name[:40]!r}) have different keys")
             for inner in inner_names:
-                flat[f"{_prefix(name)}{inner}"] = [point.get(inner) for point in points]
+                flat[f"{_prefix(name)}{inner}"] = [_single(point.get(inner)) for point in points]
         else:
             flat[name] = value
     return flat
+
+
+def _single(value: Any) -> Any:
+    """Return the value of a point, which is missing if it is a list."""
+    return None if isinstance(value, list) else value
 
 
 def _prefix(name: str) -> str:

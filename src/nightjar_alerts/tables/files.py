@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, UnsupportedFormat
+from nightjar_alerts.tables.bounds import COMPRESSIONS, FILE_BOUNDS, FORMATS, Bounds, UnsupportedFormat
 from nightjar_alerts.tables.columns import TableColumns
 from nightjar_alerts.tables.documents import DocumentSource, JsonLinesSource, loads
 from nightjar_alerts.tables.libraries import (
@@ -16,41 +16,11 @@ from nightjar_alerts.tables.libraries import (
     snana_pair,
 )
 from nightjar_alerts.tables.options import TableError
+from nightjar_alerts.tables.sniff import ADVICE, HEAD_BYTES, TABLE_FORMATS, format_of, format_of_name, stem_of
 from nightjar_alerts.tables.streams import Problems, Stream
 from nightjar_alerts.tables.text import TextSource
 
-SUFFIXES: Final[Mapping[str, str]] = {
-    **dict.fromkeys((".csv", ".tsv", ".txt", ".dat", ".ascii", ".asc", ".tbl", ".lc", ".tab", ".phot"), "csv"),
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
-    ".json": "json",
-    ".ecsv": "ecsv",
-    **dict.fromkeys((".fits", ".fit", ".fts"), "fits"),
-    **dict.fromkeys((".vot", ".votable", ".xml"), "votable"),
-    **dict.fromkeys((".parquet", ".pq", ".parq"), "parquet"),
-}
-"""Formats by the end of a file's name, behind which .gz, .bz2, .xz and .zst may stand."""
-
 MAX_PROPERTIES: Final = 1 << 16
-_MAGIC: Final[Mapping[bytes, str]] = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"PK\x03\x04": "zip",
-    b"7z\xbc\xaf\x27\x1c": "7z",
-    b"Rar!\x1a": "rar",
-    b"ARROW1\x00": "arrow",
-    b"Obj\x01": "avro",
-    b"\x89HDF": "hdf5",
-    b"CDF\x01": "netcdf",
-    b"CDF\x02": "netcdf",
-    b"\x93NUMPY": "numpy",
-    b"SQLite format 3\x00": "sqlite",
-    b"%PDF-": "pdf",
-    b"\xd0\xcf\x11\xe0": "xls",
-}
-"""Compressions, and formats that are read nowhere, by their first bytes."""
-
 Data = Any
 """A path, bytes, a binary file, a mapping of columns, or a table of pandas, pyarrow or astropy."""
 
@@ -65,9 +35,9 @@ def is_file(data: Data) -> bool:
 class TableSource(Protocol):
     """A table that can be read several times, a bounded number of rows at a time.
 
-    ``name`` stands in messages, ``stem`` names the object of a table without ids, ``header`` the columns, ``units``
-    those that the table states, ``problems`` the malformed rows of the last pass and ``progress`` the fraction that it
-    has read.
+    ``name``: used in messages. ``stem``: object id if the table has no id column. ``header``: names of the columns.
+    ``units``: those that the table states, by column. ``problems``: malformed rows of the last pass. ``progress``: the
+    fraction that it has read.
     """
 
     name: str
@@ -85,20 +55,13 @@ class TableSource(Protocol):
 
 
 def is_table(path: Path) -> bool:
-    """Return True for a file whose name ends like a table's, and for the folder of a HATS catalogue."""
+    """Return whether the path has a table suffix or is a HATS catalogue."""
     if not path.is_file():
         return is_hats(path)
     other = snana_pair(path)
-    return bool(_format_and_stem(path.name)[0]) and not (other is not None and "HEAD" in other.name)
-
-
-def _format_and_stem(name: str) -> tuple[str, str]:
-    """Return the format that a file's name shows, empty if none, and the name without folder and suffixes."""
-    path, form = Path(name), ""
-    while path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst", *SUFFIXES):
-        form = form or SUFFIXES.get(path.suffix.lower(), "")
-        path = path.with_suffix("")
-    return form, path.name
+    return format_of_name(path.name) in (*TABLE_FORMATS, "json", "jsonl") and not (
+        other is not None and "HEAD" in other.name
+    )
 
 
 def open_source(
@@ -139,30 +102,29 @@ def open_source(
         batch, units = batch_of(data)
         return MemorySource(batch, name or "the table", units=units)
     name = name or str(getattr(data, "name", "the table"))
-    named, stem = _format_and_stem(name)
-    return _open_stream(Stream(name, stem, content, bounds, checkpoint), form or named, bounds)
+    return _open_stream(Stream(name, stem_of(name), content, bounds, checkpoint), form, name, bounds)
 
 
 def _check_format(form: str, name: str, bounds: Bounds) -> None:
     """Raise UnsupportedFormat if a format is not read."""
     if form not in bounds.formats:
-        raise UnsupportedFormat(f"{name} is not read here: its format is {form}", form)
+        detail = f"{name} is {ADVICE[form]}" if form in ADVICE else f"{name} is not read here: its format is {form}"
+        raise UnsupportedFormat(detail, form)
 
 
-def _open_stream(stream: Stream, form: str, bounds: Bounds) -> TableSource:
-    start = stream.start()
-    if other := next((other for magic, other in _MAGIC.items() if start.startswith(magic)), ""):
-        _check_format(other, stream.name, bounds)
+def _open_stream(stream: Stream, form: str, name: str, bounds: Bounds) -> TableSource:
+    if (compression := format_of("", stream.start())) in COMPRESSIONS:
+        _check_format(compression, stream.name, bounds)
     head = stream.head()
     if not head:
         raise TableError(f"{stream.name} is empty")
-    form = _format_of_content(head, form)
-    _check_format(form or "csv", stream.name, bounds)
+    form = _format(head, form or format_of_name(name))
+    _check_format(form, stream.name, bounds)
     if form == "parquet":
         return ParquetSource([stream.content], stream.name, stream.stem, bounds)
     if form in ("fits", "votable", "ecsv", "ipac"):
-        batch, units = read_with_astropy(stream, form)
-        return MemorySource(batch, stream.name, stream.stem, units)
+        batch, units, stated = read_with_astropy(stream, form)
+        return MemorySource(batch, stream.name, stated or stream.stem, units)
     if form == "jsonl":
         return JsonLinesSource(stream)
     if form == "json":
@@ -177,34 +139,39 @@ def _open_stream(stream: Stream, form: str, bounds: Bounds) -> TableSource:
     return TextSource(stream)
 
 
-def _format_of_content(head: bytes, form: str) -> str:
-    """Return the format of the first bytes, which counts more than the name's; otherwise ``form``, or text."""
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if start.startswith(b"SIMPLE  ="):
-        return "fits"
-    if start.startswith(b"# %ECSV"):
-        return "ecsv"
-    if start.startswith(b"<") and b"VOTABLE" in head[:4096].upper():
-        return "votable"
-    if start.startswith((b"{", b"[")) or form in ("json", "jsonl"):
+def _format(head: bytes, form: str) -> str:
+    """Return the format of the first bytes, which counts more than ``form``, that of the options or the name."""
+    found = "csv" if (sniffed := format_of("", head)) == "text" else sniffed
+    if found == "json" or (form in ("json", "jsonl") and found in ("", "csv")):
+        line = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
         try:
-            return "jsonl" if isinstance(loads(start.partition(b"\n")[0]), dict) else "json"
+            return "jsonl" if isinstance(loads(line), dict) else "json"
         except ValueError:
             return "json"
-    lines = [line for line in start.splitlines()[:9] if not line.startswith(b"\\")]
-    if lines and lines[0].startswith(b"|") and not all(line.startswith(b"|") for line in lines):
-        return "ipac"
-    if form in ("parquet", "fits", "votable", "hats"):
+    if found in ("", "csv") and form in ("parquet", "fits", "votable", "hats"):
         raise TableError(f"the content is not {form}, unlike its name")
-    return form
+    if found not in ("", "csv"):
+        return found
+    return form if form in FORMATS else "csv"
+
+
+def head_of(path: Path, size: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a file, decompressed; as they are stored if they are damaged."""
+    stream = Stream(str(path), path.stem, path)
+    try:
+        with stream.open() as content:
+            return content.read(size)
+    except TableError:
+        return stream.start()
 
 
 def is_hats(folder: Path) -> bool:
     """Return True for the folder of a HATS catalogue or collection."""
     marks = ("hats.properties", "properties", "collection.properties")
-    return folder.is_dir() and (any((folder / mark).is_file() for mark in marks) or bool(_partitions(folder, 1)))
+    if not folder.is_dir():
+        return False
+    has_pixels = any(any(root.glob("Norder=*")) for root in (folder, folder / "dataset"))
+    return any((folder / mark).is_file() for mark in marks) or (has_pixels and bool(_partitions(folder, 1)))
 
 
 def hats_partitions(source: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
+from nightjar_alerts.models.photometry import JD_MINUS_MJD
 from nightjar_alerts.tables import costs
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, TableTooLarge
 from nightjar_alerts.tables.columns import Array, Lists, TableColumns, column_of, mjd_of_times, object_column
@@ -77,10 +78,14 @@ class ParquetSource:
         self._bounds = bounds
         self.name, self.stem = name, stem
         self.problems = Problems()
-        self.units: Mapping[str, str] = {}
         self.progress = 0.0
         with self._open(0) as (file, _):
             columns = _arrow_batch(file.schema_arrow.empty_table())
+            self.units: Mapping[str, str] = {
+                field.name: unit.decode("utf-8", "replace")
+                for field in file.schema_arrow
+                if field.metadata and (unit := field.metadata.get(b"unit") or field.metadata.get(b"units"))
+            }
         self.header = tuple(columns)
         self._is_nested = any(isinstance(column, Lists) for column in columns.values())
 
@@ -233,7 +238,14 @@ def batch_of(data: Any) -> tuple[TableColumns, dict[str, str]]:
 
 
 def _pandas_batch(frame: Any) -> TableColumns:
-    """Return the columns of a data frame; its index counts where it has a name."""
+    """Return the columns of a data frame.
+
+    An index counts if it has a name, or if its values repeat, as the keys of a concatenation do.
+    """
+    keys = frame.index.get_level_values(0)
+    is_range = frame.index.nlevels == 1 and keys.dtype.kind in "iu" and len(keys) > 0 and keys.min() == 0
+    if keys.name is None and "index" not in frame.columns and not keys.is_unique and not is_range:
+        frame = frame.assign(index=[str(key) for key in keys])
     if kept := [name for name in frame.index.names if name is not None and name not in frame.columns]:
         frame = frame.reset_index(level=kept)
     batch: TableColumns = {}
@@ -251,8 +263,11 @@ def _pandas_batch(frame: Any) -> TableColumns:
     return batch
 
 
-def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str, str]]:
-    """Return the columns and units of a file of astropy's. Raises TableError, before astropy reads what it refuses."""
+def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str, str], str]:
+    """Return the columns and units of a file of astropy's, and the object that keywords of FITS name.
+
+    Raises TableError, before astropy reads what it refuses.
+    """
     tables = _library("astropy.table", f"{stream.name} ({form.upper()})")
     bounds = stream.bounds
     with warnings.catch_warnings():
@@ -280,7 +295,29 @@ def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str
             raise TableError(f"{stream.name} is damaged, or no {form.upper()} file: {detail}") from error
         batch, units = _astropy_batch(table)
     bounds.check_names(list(batch), stream.name)
-    return batch, units
+    stated = _FitsKeywords(table.meta) if form == "fits" else _FitsKeywords({})
+    for name in batch:
+        if name.upper() == "TIME" and stated.zero and "jd" not in units.get(name, "").lower():
+            units[name] = f"JD - {stated.zero!r}"
+    return batch, units, stated.name
+
+
+class _FitsKeywords:
+    """What the keywords of a FITS table state: the name of its one object, and the JD from which times count."""
+
+    def __init__(self, meta: Mapping[str, Any]) -> None:
+        self.name = str(meta.get("OBJECT", "")).strip()[:MAX_OBJECT]
+        numbers = {key: value for key, value in meta.items() if isinstance(value, int | float)}
+        self.zero = 0.0
+        for prefix, zero in (("BJDREF", 0.0), ("JDREF", 0.0), ("MJDREF", JD_MINUS_MJD)):
+            if prefix in numbers:
+                self.zero = numbers[prefix] + zero
+            elif f"{prefix}I" in numbers:
+                self.zero = numbers[f"{prefix}I"] + numbers.get(f"{prefix}F", 0.0) + zero
+
+
+MAX_OBJECT: Final = 68
+"""Characters of the text in a card of FITS."""
 
 
 def snana_pair(path: Path) -> Path | None:

@@ -10,7 +10,7 @@ from nightjar_alerts.models.metadata import CONTEXT_COLUMNS, KNOWN_COLUMNS, REDS
 from nightjar_alerts.models.photometry import FILTER_WIDTHS_NM, FILTERS, MagSystem, SourceUnit, nearest_band
 
 FluxKind = Literal["difference", "total"]
-TimeFormat = Literal["mjd", "jd", "iso", "unix", "year"]
+TimeFormat = Literal["mjd", "jd", "iso", "unix", "unix_ms", "year"]
 TableFormat = Literal["csv", "jsonl", "json", "ecsv", "fits", "votable", "parquet", "hats"]
 
 ROLES: Final = (
@@ -89,12 +89,17 @@ class Guess:
     ----------
     option : field of :class:`TableOptions` that overrides it, as in :attr:`TableQuestion.option`.
     value : value of the option that would give the same reading.
-    text : one sentence.
+    text : one sentence. That of an assumption, for which the table shows no reason, begins with ``assumed:``.
     """
 
     option: str
     value: str
     text: str
+
+    @property
+    def is_assumption(self) -> bool:
+        """Whether nothing in the table shows this."""
+        return "assumed: " in self.text
 
     def __str__(self) -> str:
         return f"{self.text} ({self.option}={self.value})" if self.value else self.text
@@ -119,12 +124,13 @@ class TableOptions:
         wavelength in nm, optionally with a width (``620``, ``620/140`` or ``{"wavelength_nm": 620, "width_nm": 140}``),
         or empty to leave its rows out.
     filter_numbers : numbering of filters that are given as integers.
-    time_format : ``mjd``, ``jd`` (JD, HJD, BJD), ``iso``, ``unix`` (seconds) or ``year`` (decimal).
+    time_format : ``mjd``, ``jd`` (JD, HJD, BJD), ``iso``, ``unix`` (seconds), ``unix_ms`` (milliseconds) or
+        ``year`` (decimal).
     time_offset : days to add to the times to get MJD (or JD, with ``time_format="jd"``).
     flux_unit : unit of flux and its error. zero_point: AB zero point of the flux instead, mag.
     flux_kind : difference from a template, or total flux, of which the median of each filter is subtracted.
     mag_system : ``AB``, ``Vega``, or ``mixed``: Vega for U B V R I, G BP RP and unfiltered, AB for the others.
-    mag_err : error of every magnitude in a table without a column of errors, mag.
+    mag_err : error of every magnitude without one, mag.
     signed_magnitudes : a negative magnitude stands for a negative flux, as in ATLAS's forced photometry.
     upper_limits : leave upper limits out, or use each as flux 0 with the limit's error.
     limit_sigma : significance of upper limits.
@@ -163,7 +169,13 @@ class TableOptions:
     def __post_init__(self) -> None:
         """Check the values. Raises TableError naming the option."""
         for name, known in _CHOICES.items():
-            if (value := getattr(self, name)) not in known:
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in known:
+                same = [each for each in known if isinstance(each, str) and each.lower() == value.lower()]
+                if len(same) == 1:  # of mJy and MJy, which are different units, only the first is known
+                    value = same[0]
+                    object.__setattr__(self, name, value)
+            if value not in known:
                 raise TableError(f"{name} is {value!r}; it must be one of {', '.join(filter(None, known))}")
         if unknown := sorted(set(self.columns) - set(ROLES)):
             raise TableError(f"columns has {unknown[0]!r}; a column can be {', '.join(ROLES)}")

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, is_position, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
-from nightjar_alerts.models.photometry import JD_MINUS_MJD, Float64
+from nightjar_alerts.models.photometry import JD_MINUS_MJD, SECONDS_PER_DAY, Float64, mjd_tai_of_mjd
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableTooLarge
 from nightjar_alerts.tables.brightness import CODES, REASONS, mark, measure
 from nightjar_alerts.tables.columns import (
@@ -41,34 +41,39 @@ from nightjar_alerts.tables.columns import (
     object_column,
     texts,
 )
+from nightjar_alerts.tables.decide.kind import kind_of_light_curves
+from nightjar_alerts.tables.decide.objects import are_contradictory
 from nightjar_alerts.tables.files import Data, TableSource, is_file, open_source
-from nightjar_alerts.tables.layout import KIND_TEXTS, guess_layout, guess_object_columns
-from nightjar_alerts.tables.options import NO_FILTER, Choice, Guess, TableError, TableOptions, TableQuestion
+from nightjar_alerts.tables.layout import HISTORIES, Layout, guess_layout, guess_object_columns
+from nightjar_alerts.tables.options import NO_FILTER, Guess, TableError, TableOptions, TableQuestion
+from nightjar_alerts.tables.roles import is_forced
+from nightjar_alerts.tables.vocabulary import NO_OBJECT, Flag, last_part, plain
 
 HELD_POINTS: Final = 1_000_000
 SHARES: Final = 64
 DETECTION_BIT: Final = 4096
 """Of SNANA's ``PHOTFLAG``."""
 UNIX_EPOCH_MJD: Final = 40_587.0
+MILLISECONDS_PER_DAY: Final = 86_400_000.0
 DAYS_PER_YEAR: Final = 365.25
 MJD_OF_2000: Final = 51_544.0
 CHECKED_OBJECTS: Final = 500
 """Number of objects, spread over the table, that are checked to find out whether it has total flux."""
 MIN_CHECKED_POINTS: Final = 5
 """Minimum number of points of such an object."""
-MAX_MINORITY: Final = 0.1
-"""Largest fraction of objects that may look like the other kind without a question."""
 SHOWN_NAMES: Final = 5
 SHOWN_FILTERS: Final = 20
 SHOWN_CHARACTERS: Final = 100
 NAMELESS: Final = -1
 NOT_STATED: Final = -1
-ALERT_LISTS: Final = {
-    "prv_candidates": "candidate",
-    "prvDiaSources": "diaSource",
-    "prvDiaForcedSources": "diaSource",
-}
-"""History of an alert, and the detection that the alert is about, whose fields have the same names."""
+MOVING_ARCSEC: Final = 5.0
+"""Largest distance of a known Solar System object to which a row is attributed."""
+MAX_NEW_POINTS: Final = 2
+"""Largest number of points of an alert that a Solar System object may have caused."""
+SAME_EXPOSURE_DAYS: Final = 10.0 / SECONDS_PER_DAY
+"""Rows of one filter that are closer in time are one exposure, as in alerts."""
+LARGE_NEGATIVE: Final = (-99_999.0, -999_999.0)
+"""Fluxes that are no values in any table."""
 _POINT: Final = np.dtype(
     [
         ("key", "i8"),
@@ -92,7 +97,7 @@ class TableObject:
     Attributes
     ----------
     mjd : shape (n,), days. flux, flux_err: shape (n,), nJy; NaN where the table has no value.
-    band : n names: of :data:`models.photometry.FILTERS`, or as the table has it where that is unknown or left out.
+    band : shape (n,); a name in :data:`models.photometry.FILTERS` if recognised, else the table's text.
     detected : shape (n,), or None if the table has no such column.
     rejected : masks of shape (n,) of the points that cannot be used, by reason.
     metadata : by the names of :data:`models.metadata.KNOWN_COLUMNS`; conflicts: the value that is used and another one
@@ -194,7 +199,8 @@ class TableReport:
     """Counts of one reading.
 
     ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
-    ``malformed`` rows by reason and ``examples`` of those, ``without_metadata`` objects that ``object_metadata`` lacks.
+    ``malformed`` rows by reason and ``examples`` of those, ``without_metadata`` objects that ``object_metadata`` lacks,
+    ``contradictory`` objects with other values of the same filter at the same time, ``assumptions`` of the reading.
     """
 
     objects: int = 0
@@ -204,16 +210,19 @@ class TableReport:
     malformed: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     without_metadata: list[str] = field(default_factory=list)
+    contradictory: list[str] = field(default_factory=list)
+    assumptions: int = 0
 
     def lines(self) -> list[str]:
-        """Return sentences for people, none where everything was used."""
+        """Describe unused data, one sentence each; empty if there is none."""
         lines = []
         if self.malformed:
             listed = ", ".join(f"{count} with {reason}" for reason, count in self.malformed.most_common())
             lines.append(f"malformed rows left out: {listed} (first: {'; '.join(self.examples[:3])})")
         if self.unused:
             listed = ", ".join(f"{count} {reason}" for reason, count in self.unused.most_common())
-            lines.append(f"points left out: {listed}")
+            hint = "; the option mag_err sets one for magnitudes" if self.unused["no error"] else ""
+            lines.append(f"points left out: {listed}{hint}")
         if self.unknown_filters:
             shown = self.unknown_filters.most_common(SHOWN_FILTERS)
             listed = ", ".join(f"{name[:SHOWN_CHARACTERS]} ({count})" for name, count in shown)
@@ -222,6 +231,12 @@ class TableReport:
         if missing := self.without_metadata:
             listed = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
             lines.append(f"objects without a row of metadata: {len(missing)} of {self.objects} ({listed})")
+        if found := self.contradictory:
+            listed = ", ".join(found[:SHOWN_NAMES]) + (", ..." if len(found) > SHOWN_NAMES else "")
+            lines.append(
+                f"objects with several values of one filter at one time that differ by more than their errors: "
+                f"{len(found)} of {self.objects} ({listed}); they may be several objects"
+            )
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,6 +249,8 @@ class TableReport:
             "malformed_rows": dict(self.malformed.most_common()),
             "examples": self.examples,
             "objects_without_metadata": len(self.without_metadata),
+            "contradictory_objects": len(self.contradictory),
+            "assumptions": self.assumptions,
         }
 
 
@@ -332,9 +349,11 @@ class Table:
         self._source: TableSource = open_source(data, options.format, name, bounds, checkpoint)
         self.options = options
         self.name = self._source.name
-        self.header = self._source.header
+        self._lists_of_one = _lists_of_one(self._source.header)
+        self.header = (*self._source.header, *sorted(self._lists_of_one))
         self._bands: dict[str, int] = {}
         self._band_names = object_column([])
+        self._assumptions = 0
         self._restart()
         sample = next(self._read(None), None)
         if sample is None or not any(len(column) for column in sample.values()):
@@ -346,15 +365,16 @@ class Table:
             raise
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
-        self.columns = dict(self._layout.columns)
+        self.columns = dict(self._layout.roles.columns)
         self._held: tuple[Points, Counter[str]] | None = None
         if not self._layout.flux_kind:
             self._decide_kind()
+        self._assumptions = sum(guess.is_assumption for guess in self.guesses)
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
         """Decisions of the reader that the options did not make."""
-        return tuple(self._layout.guesses)
+        return self._layout.guesses
 
     @property
     def progress(self) -> float:
@@ -373,7 +393,7 @@ class Table:
         self.report.examples.extend(self._source.problems.examples)
 
     def _restart(self) -> None:
-        self.report = TableReport()
+        self.report = TableReport(assumptions=self._assumptions)
         self._numbers: dict[str, int] = {}
         self._objects_read: list[_ObjectRead] = []
         self._metadata_read: dict[int, dict[str, list[float]]] = {}
@@ -393,34 +413,32 @@ class Table:
             self._held = points, self.report.unused.copy()
         keys = np.unique(points["key"])
         checked = points[np.isin(points["key"], keys[:: len(keys) // CHECKED_OBJECTS + 1])]
-        kinds = Counter(
+        kinds: Counter[str] = Counter(
             kind_of_source(item.mjd[keep], item.flux[keep], item.flux_err[keep], item.band[keep])
             for item in self._objects(checked)
             if (keep := item.usable()).sum() >= MIN_CHECKED_POINTS
         )
-        total, difference = kinds["total"], kinds["difference"]
-        meanings = (total, "whole sources, such as variable stars"), (difference, "difference fluxes of transients")
-        found = " and ".join(
-            f"{count} of {kinds.total()} objects look like {text}" for count, text in meanings if count
+        decision = kind_of_light_curves(
+            {str(kind): count for kind, count in kinds.items()}, layout.usual_kind, layout.roles.survey.name
         )
-        if min(total, difference) > MAX_MINORITY * (total + difference):
-            raise TableQuestion(
-                f"Is the brightness that of the whole source or of difference images? {found}.",
-                "flux_kind",
-                [Choice("difference", KIND_TEXTS["difference"]), Choice("total", KIND_TEXTS["total"])],
-            )
-        kind = layout.usual_kind if total == difference else "total" if total > difference else "difference"
-        layout.flux_kind = "total" if kind == "total" else ""  # otherwise each light curve is checked
-        layout.guess("flux_kind", kind, KIND_TEXTS[kind] + (f": {found}" if found else ""))
+        # Each light curve of a table of difference fluxes is checked.
+        kind: Literal["total", ""] = "total" if decision.value == "total" else ""
+        self._layout = replace(layout, flux_kind=kind, guesses=(*layout.guesses, *decision.guesses))
 
     def _read(self, names: Sequence[str] | None) -> Iterator[TableColumns]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
-        own = {name: own for name in names or self.header if (own := _of_alert(name)) in self.header}
-        for batch in self._source.batches(None if names is None else [*dict.fromkeys([*names, *own.values()])]):
+        wanted = names or self.header
+        own = {name: own for name in wanted if (own := _of_alert(name)) in self.header}
+        read = [name for name in dict.fromkeys([*wanted, *own.values()]) if name not in self._lists_of_one]
+        for batch in self._source.batches(None if names is None else read):
             self._checkpoint()
             for name, column in batch.items():
                 if own and isinstance(column, Lists) and _of_alert(name):
                     batch[name] = _appended(column, batch.get(own.get(name, "")))
+            for name in self._lists_of_one & set(wanted):
+                values = batch[own[name]]
+                if not isinstance(values, Lists):
+                    batch[name] = Lists(np.arange(len(values) + 1), values)
             yield batch
 
     # Grouping
@@ -429,7 +447,7 @@ class Table:
         """Yield the objects that have points."""
         if self._held is not None:
             points, unused = self._held
-            self._held, self.report = None, TableReport(unused=unused)
+            self._held, self.report = None, TableReport(unused=unused, assumptions=self._assumptions)
             yield from self._objects(points)
             return
         points, is_whole = self._first_points()
@@ -456,7 +474,7 @@ class Table:
 
     def _is_together(self) -> bool:
         """Return True when the rows of each object follow each other."""
-        column = self._layout.columns.get("object_id")
+        column = self._layout.roles.columns.get("object_id")
         ended: set[str] = set()
         current = None
         for batch in self._source.batches([column]) if column else ():
@@ -526,6 +544,8 @@ class Table:
     def _object(self, number: int, points: Points) -> TableObject:
         name, about = self._objects_read[number]
         stated = self._metadata_read.get(number, {})
+        if self._layout.others:
+            points = _once(points)
         codes, detected = points["code"], points["detected"]
         if len(self._band_names) < len(self._bands):
             self._band_names = object_column(list(self._bands))
@@ -537,6 +557,8 @@ class Table:
             report.without_metadata.append(name)
         report.objects += 1
         report.points += len(points)
+        if _is_contradictory(points):
+            report.contradictory.append(name)
         for reason, bad in rejected.items():
             if reason == "unknown filter":
                 report.unknown_filters.update(str(name) for name in band[bad])
@@ -565,26 +587,50 @@ class Table:
     def _points_of(self, batch: TableColumns) -> Points:
         """Return the points of a batch of rows that have an object; new objects are registered."""
         keys = self._keys_of(batch)
+        moving = self._moving(batch, keys)
         pieces = []
-        for band, columns in self._layout.sets():
-            piece = self._measured(batch, columns, band, keys)
-            if self._layout.wide:
-                piece = piece[piece["code"] != CODES["no brightness"]]
-            pieces.append(piece)
+        for layout in self._layout.parts:
+            for band, columns in layout.roles.sets():
+                piece = self._measured(batch, layout, columns, band, keys, moving)
+                if layout.roles.wide:
+                    piece = piece[piece["code"] != CODES["no brightness"]]
+                pieces.append(piece)
         points: Points = np.concatenate(pieces)
         is_named = points["key"] != NAMELESS
         if not is_named.all():
-            self.report.unused["without the name of an object"] += int((~is_named).sum())
+            is_moving = ~is_named & (points["code"] == CODES["Solar System object"])
+            self.report.unused["Solar System object"] += int(is_moving.sum())
+            self.report.unused["without the name of an object"] += int((~is_named & ~is_moving).sum())
+            self.report.unused += Counter()  # without zeros
         return np.compress(is_named, points)
+
+    def _moving(self, batch: TableColumns, keys: NDArray[np.int64]) -> Bool:
+        """Return which rows belong to Solar System objects; those with another object's name do not."""
+        found = np.zeros(len(keys), np.bool_)
+        time = batch[self._layout.roles.all("time")[0]]
+        # An alert with a history is not caused by the Solar System object that happens to be near its last detection.
+        is_new = np.diff(time.offsets) <= MAX_NEW_POINTS if isinstance(time, Lists) else np.True_
+        for name, rule in self._layout.moving.items():
+            column = batch[name]
+            if isinstance(column, Lists):
+                continue
+            if rule == "nonzero":
+                has_name = "object_id" in self._layout.roles.columns
+                found |= _is_id(column) & ((keys == NAMELESS) | (not has_name))
+            else:
+                found |= _is_moving(column, rule) & is_new
+        return found
 
     def _keys_of(self, batch: TableColumns) -> NDArray[np.int64]:
         """Return the number of each row's object."""
         rows = len(next(iter(batch.values())))
-        column = self._layout.columns.get("object_id")
+        column = self._layout.roles.columns.get("object_id")
         only = self.options.object_id or self._source.stem
         if column is not None:
             names = texts(_flat(batch[column]))
-        elif self._layout.nested and (self._numbers or rows > 1 or not only):
+            if plain(last_part(column)) in NO_OBJECT:
+                names[names == "0"] = ""
+        elif self._layout.roles.nested and (self._numbers or rows > 1 or not only):
             first = len(self._numbers) + 1
             names = object_column([f"{only} {row}".strip() for row in range(first, first + rows)])
         else:
@@ -637,18 +683,26 @@ class Table:
         layout = self._layout
 
         def text(role: str) -> str:
-            if role not in layout.columns:
+            if role not in layout.roles.columns:
                 return ""
-            column = batch[layout.columns[role]][row : row + 1]
+            column = batch[layout.roles.columns[role]][row : row + 1]
             return str(texts(column.values[:1] if isinstance(column, Lists) else column)[0])
 
-        if layout.columns.keys().isdisjoint(("label", "redshift", "parent")):
+        if layout.roles.columns.keys().isdisjoint(("label", "redshift", "parent")):
             return _NOTHING_STATED
-        column = layout.columns.get("redshift")
+        column = layout.roles.columns.get("redshift")
         redshift = np.nan if column is None else float(_first_numbers(batch[column][row : row + 1])[0])
         return About(text("label"), redshift, text("parent"))
 
-    def _measured(self, batch: TableColumns, columns: Mapping[str, str], band: str, keys: NDArray[np.int64]) -> Points:
+    def _measured(
+        self,
+        batch: TableColumns,
+        layout: Layout,
+        columns: Mapping[str, str],
+        band: str,
+        keys: NDArray[np.int64],
+        moving: Bool,
+    ) -> Points:
         """Return the points of one set of columns."""
         time = batch[columns["time"]]
         rows = np.repeat(np.arange(len(keys)), np.diff(time.offsets) if isinstance(time, Lists) else 1)
@@ -664,20 +718,33 @@ class Table:
             return values.values
 
         def values(role: str) -> Array | None:
-            return column(columns[role]) if role in columns else None
+            if role not in columns:
+                return None
+            found = column(columns[role])
+            sentinels = layout.sentinels.get(columns[role], LARGE_NEGATIVE if role in ("flux", "flux_err") else ())
+            return _without(found, sentinels) if sentinels else found
 
         points = np.zeros(len(rows), _POINT)
         code = points["code"]
         points["key"] = keys[rows]
-        filters = self._filters(None if self._layout.wide else values("band"), band, points)
-        measured = measure(values, columns, filters, self._layout, self.options)
+        filters = self._filters(layout, None if layout.roles.wide else values("band"), band, points)
+        measured = measure(values, columns, filters, layout, self.options)
         points["flux"], points["flux_err"] = measured.flux, measured.flux_err
-        points["detected"] = self._detected(values("detected"), columns.get("detected", ""))
-        for name, bits in self._layout.bad_flags.items():
-            mark(code, (_bits(column(name)) & bits) != 0, "flagged by the survey")
+        is_detected = NOT_STATED if layout.detected is None else int(layout.detected)
+        points["detected"] = self._detected(values("detected"), columns.get("detected", ""), is_detected)
+        if layout.detected and "mag" in columns:  # rows of a list of detections without a magnitude are limits
+            points["detected"][measured.is_limit | ~np.isfinite(measured.flux)] = 0
+        if moving.any():
+            mark(code, moving[rows], "Solar System object")
+        for name, rule in layout.flags.items():
+            if name in batch:
+                mark(code, _is_flagged(column(name), rule), "flagged by the survey")
+        for name, rule in layout.moving.items():
+            if isinstance(batch[name], Lists) and rule != "nonzero":
+                mark(code, _is_moving(column(name), rule), "Solar System object")
         for name, least in self.options.minimum.items():
             mark(code, ~(_numbers_or_flags(column(name)) >= least), "quality is too low")
-        points["mjd"], bad_time = self._mjd(column(columns["time"]))
+        points["mjd"], bad_time = self._mjd(layout, column(columns["time"]))
         mark(code, bad_time, "time is not readable")
         mark(code, ~np.isfinite(points["mjd"]), "no time")
         if self.options.upper_limits == "use":
@@ -685,25 +752,29 @@ class Table:
         code[code == 0] = measured.code[code == 0]
         return points
 
-    def _mjd(self, column: Array) -> tuple[Float64, Bool]:
-        form = self._layout.time_format
+    def _mjd(self, layout: Layout, column: Array) -> tuple[Float64, Bool]:
+        form = layout.time.format
         mjd, bad = iso_times(texts(column)) if form == "iso" and column.dtype.kind != "M" else numbers(column)
-        mjd = mjd + self._layout.time_offset
+        mjd = mjd + layout.time.offset
         if form == "jd":
             mjd -= JD_MINUS_MJD
         elif form == "unix":
             mjd = mjd / 86_400.0 + UNIX_EPOCH_MJD
+        elif form == "unix_ms":
+            mjd = mjd / MILLISECONDS_PER_DAY + UNIX_EPOCH_MJD
         elif form == "year":
             mjd = (mjd - 2000.0) * DAYS_PER_YEAR + MJD_OF_2000
         mjd[(mjd <= -1e5) | (np.abs(mjd) > 1e7)] = np.nan
+        if layout.time.is_utc:
+            mjd = mjd_tai_of_mjd(mjd, layout.time.shift_seconds)
         return mjd, bad
 
-    def _filters(self, column: Array | None, band: str, points: Points) -> NDArray[np.object_]:
+    def _filters(self, layout: Layout, column: Array | None, band: str, points: Points) -> NDArray[np.object_]:
         """Set the filter of each point; returns their names, empty where they are not known."""
         stated = object_column([band] * len(points)) if column is None else texts(column)
         index_of = {name: index for index, name in enumerate(dict.fromkeys(stated))}
         index = np.fromiter(map(index_of.__getitem__, stated), np.int64, len(points))
-        found = [band if column is None else self._layout.filter(name) for name in index_of]
+        found = [band if column is None else layout.filter(name) for name in index_of]
         bands, codes = np.zeros(len(found), np.int32), np.zeros(len(found), np.int8)
         for here, (name, known) in enumerate(zip(index_of, found, strict=True)):
             reason = "" if known else "filter left out" if known == NO_FILTER else "unknown filter"
@@ -713,9 +784,9 @@ class Table:
         names: NDArray[np.object_] = object_column([known or "" for known in found])[index]
         return names
 
-    def _detected(self, column: Array | None, name: str) -> NDArray[np.int8] | int:
+    def _detected(self, column: Array | None, name: str, known: int) -> NDArray[np.int8] | int:
         if column is None:
-            return NOT_STATED
+            return known
         if name.rpartition(".")[2].lower() == "photflag":
             return np.asarray((_bits(column) & DETECTION_BIT) != 0, np.int8)
         return flags(column).astype(np.int8)
@@ -723,8 +794,22 @@ class Table:
 
 def _of_alert(name: str) -> str:
     """Return the field of an alert's detection for one of its history, empty for other columns."""
-    prefix, _, field = name.rpartition(".")
-    return f"{ALERT_LISTS[prefix]}.{field}" if prefix in ALERT_LISTS else ""
+    prefix, _, field_name = name.rpartition(".")
+    return f"{HISTORIES[prefix]}.{field_name}" if prefix in HISTORIES and not is_forced([prefix]) else ""
+
+
+def _lists_of_one(header: Sequence[str]) -> set[str]:
+    """Return the columns of a history of detections that a table lacks, next to one of forced photometry.
+
+    They hold the alert's own detection.
+    """
+    prefixes = {name.rpartition(".")[0] for name in header}
+    found: set[str] = set()
+    for history, own in HISTORIES.items():
+        others = [other for other, same in HISTORIES.items() if same == own and is_forced([other])]
+        if not is_forced([history]) and history not in prefixes and prefixes & set(others):
+            found |= {f"{history}.{name.rpartition('.')[2]}" for name in header if name.rpartition(".")[0] == own}
+    return found
 
 
 def _appended(lists: Lists, last: Column | None) -> Lists:
@@ -755,6 +840,104 @@ def _numbers_or_flags(column: Array) -> Float64:
     values, bad = numbers(column)
     values[bad] = flags(column[bad])
     return values
+
+
+def _is_flagged(column: Array, rule: Flag) -> Bool:
+    """Return which values are bad by a rule."""
+    if isinstance(rule, int):
+        return np.asarray((_bits(column) & rule) != 0, np.bool_)
+    if rule == "true":
+        return flags(column)
+    if rule == "nonzero":
+        return np.asarray(_bits(column) != 0, np.bool_)
+    if rule == "date":
+        return np.asarray(numbers(column)[0] > EARLIEST_MJD, np.bool_)
+    stated = texts(column)
+    if rule == "present":
+        return np.array([text.lower() not in _ABSENT for text in stated], np.bool_)
+    good = {text.lower() for text in rule}
+    return np.array([bool(text) and text.lower().removesuffix(".0") not in good for text in stated], np.bool_)
+
+
+EARLIEST_MJD: Final = 15_020.0
+"""MJD of 1900; smaller numbers are no dates of observations."""
+_ABSENT: Final = frozenset({"", "false", "0", "none", "null", "nan", "no", "n", "f"})
+
+
+def _is_id(column: Array) -> Bool:
+    """Return which values are ids, rather than 0 or missing."""
+    return np.array([text.lower() not in _ABSENT for text in texts(column)], np.bool_)
+
+
+def _is_moving(column: Array, rule: str) -> Bool:
+    """Return which values mark a Solar System object."""
+    if rule == "true":
+        return flags(column)
+    values = numbers(column)[0]
+    if rule == "near":
+        return np.asarray((values >= 0) & (values <= MOVING_ARCSEC), np.bool_)
+    return np.asarray(values == float(rule), np.bool_)
+
+
+def _without(column: Array, sentinels: Sequence[float]) -> Array:
+    """Return a column with sentinels as missing values."""
+    if is_text(column):
+        found = [text for text in set(column) if isinstance(text, str) and text.lstrip().startswith("-")]
+        known = {text for text in found if _number(text) in sentinels}
+        if 0.0 in sentinels:
+            known |= {text for text in set(column) if isinstance(text, str) and _number(text) == 0.0}
+        return object_column([None if text in known else text for text in column]) if known else column
+    if column.dtype.kind not in "fiu":
+        return column
+    bad = np.isin(column, sentinels)
+    return np.where(bad, np.nan, column) if bad.any() else column
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _once(points: Points) -> Points:
+    """Return points without the detections of exposures that have a usable point of forced photometry, which stands
+    for them and becomes a detection.
+    """
+    order = np.lexsort((points["mjd"], points["band"]))
+    ordered = points[order]
+    is_new = (np.diff(ordered["band"]) != 0) | ~(np.diff(ordered["mjd"]) < SAME_EXPOSURE_DAYS)
+    exposure = np.empty(len(points), np.int64)
+    exposure[order] = np.cumsum(np.concatenate(([False], is_new)))
+    is_forced_point = (points["detected"] == 0) & (points["code"] == 0)
+    is_detection = points["detected"] == 1
+    repeated = is_detection & np.isin(exposure, exposure[is_forced_point])
+    if not repeated.any():
+        return points
+    found = np.isin(exposure, exposure[repeated])
+    result: Points = points.copy()
+    result["detected"][is_forced_point & found] = 1
+    kept: Points = result[~repeated]
+    return kept
+
+
+def _is_contradictory(points: Points) -> bool:
+    """Return whether usable points of one filter and time differ by more than their errors."""
+    times = np.sort(points["mjd"])
+    if not (times[1:] == times[:-1]).any():
+        return False
+    good = points[points["code"] == 0]
+    order = np.lexsort((good["mjd"], good["band"]))
+    ordered = good[order]
+    is_same = (np.diff(ordered["mjd"]) == 0) & (np.diff(ordered["band"]) == 0)
+    if not is_same.any():
+        return False
+    starts = np.flatnonzero(np.concatenate(([True], ~is_same)))
+    return any(
+        are_contradictory(ordered["flux"][start:end], ordered["flux_err"][start:end])
+        for start, end in pairwise([*starts, len(ordered)])
+        if end - start > 1
+    )
 
 
 def _bits(column: Array) -> NDArray[np.int64]:

@@ -24,6 +24,7 @@ from nightjar_alerts.tables.bounds import UnsupportedFormat
 from nightjar_alerts.tables.columns import Array, Column, TableColumns, lists_of, object_column
 from nightjar_alerts.tables.options import TableError
 from nightjar_alerts.tables.streams import Lines, Problems, Stream
+from nightjar_alerts.tables.vocabulary import error_rank, plain
 
 BATCH_ROWS: Final = 16_384
 PORTION_BYTES: Final = 4 << 20
@@ -49,7 +50,9 @@ class _Form:
     """How the lines of a text table are laid out.
 
     ``separator`` is empty for white space, ``skip`` the number of lines before the first row, ``prefix`` the word in
-    front of every row of a SNANA file, and ``constants`` the columns with one value.
+    front of every row of a SNANA file, and ``constants`` the columns with one value. ``spans`` are the first and last
+    character of each field of a table of fixed width, ``units`` those of the columns. ``with_errors`` are columns that
+    hold a value and its error, such as ``18.72 ± 0.10``; the errors become a column of their own.
     """
 
     names: tuple[str, ...]
@@ -58,6 +61,9 @@ class _Form:
     prefix: str = ""
     constants: Mapping[str, str] = field(default_factory=dict)
     decimal_comma: bool = False
+    spans: tuple[tuple[int, int], ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
+    with_errors: Mapping[str, str] = field(default_factory=dict)
 
 
 class TextSource:
@@ -74,9 +80,9 @@ class TextSource:
         if len(lines) > 1 and len(head) > SAMPLE_CHARACTERS:
             lines.pop()  # which may be cut
         self._form = _form_of(lines, self.name)
-        self.header = (*self._form.names, *self._form.constants)
+        self.header = (*self._form.names, *self._form.constants, *self._form.with_errors.values())
         stream.bounds.check_names(self.header, self.name)
-        self.units: Mapping[str, str] = _units_in(self.header)
+        self.units: Mapping[str, str] = {**_units_in(self.header), **self._form.units}
 
     @property
     def progress(self) -> float:
@@ -90,9 +96,13 @@ class TextSource:
         with self._stream.lines() as lines:
             for rows in self._portions(lines):
                 columns = zip(form.names, zip(*rows, strict=True), strict=True) if rows else ()
-                batch: TableColumns = {
-                    name: _lists_in(object_column(column)) for name, column in columns if names is None or name in names
-                }
+                batch: TableColumns = {}
+                for name, column in columns:
+                    error = form.with_errors.get(name, "")
+                    if names is None or name in names or error in names:
+                        batch[name] = _lists_in(object_column(column))
+                    if error and (names is None or name in names or error in names):
+                        batch[name], batch[error] = _value_and_error(column)
                 for name, text in form.constants.items():
                     if names is None or name in names:
                         batch[name] = np.full(len(rows), text, np.object_)
@@ -108,7 +118,9 @@ class TextSource:
         reader: Iterator[list[str]] = map(str.split, content)
         if form.prefix:
             reader = (row[1:] if row[:1] == [form.prefix] else [] for row in reader)
-        if form.separator == _BLANKS:
+        if form.spans:
+            reader = ([line[start - 1 : end].strip() for start, end in form.spans] for line in content)
+        elif form.separator == _BLANKS:
             reader = (_split(line, _BLANKS) for line in content)
         elif form.separator:
             reader = csv.reader(content, delimiter=form.separator, skipinitialspace=True)
@@ -154,6 +166,54 @@ def _lists_in(column: Array) -> Column:
     return lists_of(rows)
 
 
+def _value_and_error(column: Sequence[str]) -> tuple[Array, Array]:
+    """Return the values and the errors of texts such as ``18.72 ± 0.10`` and ``18.72(10)``."""
+    split = [_split_error(text) for text in column]
+    return object_column([value for value, _ in split]), object_column([error for _, error in split])
+
+
+def _split_error(text: str) -> tuple[str, str]:
+    if len(text) > MAX_MEASUREMENT or not (match := _WITH_ERROR.fullmatch(text.strip())):
+        return text, ""
+    if match["digits"] is None:
+        return match["value"], match["error"]
+    decimals = len(match["value"].partition(".")[2])
+    return match["value"], repr(int(match["digits"]) / 10**decimals) if "." not in match["digits"] else match["digits"]
+
+
+MAX_MEASUREMENT: Final = 64
+_WITH_ERROR: Final = re.compile(
+    r"(?P<value>[<>]?[-+]?\d{1,20}(?:\.\d{0,20})?)\s{0,4}(?:(?:±|\+/-|\+-|\\pm)\s{0,4}(?P<error>\d{1,20}(?:\.\d{0,20})?)"
+    r"|\((?P<digits>\d{1,6})\))"
+)
+"""A measurement with its error, also in units of its last digit."""
+
+
+def _columns_with_errors(form: _Form, lines: Sequence[str]) -> dict[str, str]:
+    """Return the columns whose values have errors, and the names of the columns of these."""
+    if not any(_WITH_ERROR.search(line) for line in lines if len(line) < MAX_MEASUREMENT * len(form.names)):
+        return {}
+    rows = [row for line in lines if len(row := _split(line, form.separator)) == len(form.names)]
+    found = []
+    for number, name in enumerate(form.names):
+        texts = [text for row in rows if (text := row[number].strip())]
+        matching = sum(len(text) <= MAX_MEASUREMENT and bool(_WITH_ERROR.fullmatch(text)) for text in texts)
+        if texts and matching > len(texts) / 2 and f"e_{name}" not in form.names:
+            found.append(name)
+    if len(found) > MAX_WITH_ERRORS:
+        return {}
+    keys = {name: {plain(name)} for name in form.names}
+    return {
+        name: f"e_{name}"
+        for name in found
+        if all(error_rank(keys[other], keys[name], "mag") is None for other in form.names if other != name)
+    }
+
+
+MAX_WITH_ERRORS: Final = 32
+"""Maximum number of columns with errors in their fields, each of which is compared with all others."""
+
+
 def _units_in(names: Sequence[str]) -> dict[str, str]:
     """Return the units that stand in brackets behind names."""
     found = {name: re.search(r"[\[(]([^\])]+)[\])]$", name.rstrip()) for name in names}
@@ -172,7 +232,7 @@ def _is_value(text: str) -> bool:
     """Return True for what a row of data has and a line of names has not."""
     bare = text.strip().lstrip("<>")
     return (
-        bare[:1] in ("[", "(")
+        (bare[:1] in ("[", "(") and any(map(str.isdecimal, bare)))
         or (_is_number(bare) and bare.lower() not in ("nan", "inf", "infinity"))
         or bool(re.match(r"\d{4}[-/]\d{1,2}[-/]\d", bare))
     )
@@ -191,8 +251,8 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _form_of(lines: Sequence[str], name: str) -> _Form:
     """Find the layout of a text table from its first lines. Raises TableError."""
-    if (snana := _snana(lines)) is not None:
-        return snana
+    if (known := _snana(lines) or _machine_readable(lines)) is not None:
+        return known
     content = [
         (place, line) for place, line in enumerate(lines) if line.strip() and not line.lstrip().startswith(("#", "\\"))
     ]
@@ -207,7 +267,7 @@ def _form_of(lines: Sequence[str], name: str) -> _Form:
     if not form.separator and form.names[0] == "column 1" and any("  " in line for line in sample):
         with_blanks = _with_names(lines, content, *_separator(sample, name, (_BLANKS,)))
         form = form if with_blanks.names[0] == "column 1" else with_blanks
-    return replace(form, decimal_comma=decimal_comma)
+    return replace(form, decimal_comma=decimal_comma, with_errors=_columns_with_errors(form, sample))
 
 
 def _has_decimal_commas(lines: Sequence[str]) -> bool:
@@ -244,20 +304,40 @@ def _with_names(lines: Sequence[str], content: Sequence[tuple[int, str]], separa
     start = next((place for place, row in rows if len(row) == width and any(map(_is_value, row))), -1)
     if start < 0:  # rows of words, behind a line of names
         start = wide[0] + 1 if wide else content[-1][0]
+    units: Mapping[int, str] = {}
     for place in range(start - 1, -1, -1):
         line = lines[place].strip()
         bare = line.lstrip("#\\%! ").strip()
-        if not bare:
+        if not bare or not re.sub(r"[-=+\s,;|]", "", bare):  # a rule
+            continue
+        if separator and not units and (units := _units_of_row(_split(lines[place].rstrip("\r\n"), separator), width)):
             continue
         for candidate in dict.fromkeys((separator, ",", "\t", "")):
             names = [text.strip("'\"") for text in _split(bare.rstrip(","), candidate)]
             if len(names) == width - 1 and bare.endswith(",") and candidate:
                 names.append("")
             if len(names) == width and not any(map(_is_number, names)):
-                return _Form(_unique(names), separator, start)
+                unique = _unique([name.rstrip(",") for name in names])
+                return _Form(unique, separator, start, units={unique[number]: unit for number, unit in units.items()})
         if not line.startswith(("#", "\\", "%", "!")):
             break  # a line of text that is no comment: names are not further up
     return _Form(tuple(f"column {number}" for number in range(1, width + 1)), separator, start)
+
+
+def _units_of_row(row: Sequence[str], width: int) -> dict[int, str]:
+    """Return the units by column of a row between names and values, such as ``(days),,(uJy)``; else nothing."""
+    fields = [text.strip().strip("'\"") for text in row]
+    if len(fields) != width or not any(fields) or not all(not text or _UNIT.fullmatch(text) for text in fields):
+        return {}
+    return {number: text.strip("()[]") for number, text in enumerate(fields) if text}
+
+
+_UNIT: Final = re.compile(
+    r"[(\[][^()\[\]]{0,40}[)\]]|---?|mag|mmag|d|days?|MJD|JD|BJD|HJD|s|sec|seconds?|deg|degrees?|arcsec|[nuµμm]?Jy|"
+    r"(micro|nano|milli)?jansky|adu|counts?|e-/s|electron/s|pix(el)?|[kM]?pc|AB|ABmag|Vega|none|1",
+    re.IGNORECASE,
+)
+"""What stands in a row of units."""
 
 
 def _unique(names: Sequence[str]) -> tuple[str, ...]:
@@ -271,13 +351,44 @@ def _unique(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _snana(lines: Sequence[str]) -> _Form | None:
-    """Return the layout of a SNANA text file: keys of the object, then ``VARLIST:`` and rows that begin ``OBS:``."""
-    object_id: dict[str, str] = {}
+    """Return the layout of a SNANA text file: keys of the object, then ``VARLIST:`` and rows that begin ``OBS:``.
+
+    ``NVAR`` is the number of columns, if ``VARLIST`` has more names.
+    """
+    constants: dict[str, str] = {}
+    number: int | None = None
     last = max((place for place, line in enumerate(lines) if line.startswith("OBS:")), default=-1)
     for place, line in enumerate(lines):
         key, _, text = line.partition(":")
-        if key.strip() == "SNID" and text.strip():
-            object_id.setdefault("SNID", text.split()[0])
-        if key.strip() in ("VARLIST", "VARNAMES") and text.strip() and place < last:
-            return _Form(_unique(text.split()), "", place + 1, prefix="OBS:", constants=object_id)
+        value = text.split()[0] if text.split() else ""
+        if key.strip() in ("SNID", "ZP_FLUXCAL") and value:
+            constants.setdefault(key.strip(), value)
+        if key.strip() == "NVAR" and value.isdecimal() and len(value) < 5:
+            number = int(value)
+        if key.strip() in ("VARLIST", "VARNAMES") and value and place < last:
+            return _Form(_unique(text.split()[:number]), "", place + 1, prefix="OBS:", constants=constants)
     return None
+
+
+_BYTES: Final = re.compile(
+    r"\s{0,9}(?:(?P<first>\d{1,5})\s{0,3}-)?\s{0,5}(?P<last>\d{1,5})\s{1,9}[AIFEDL][\d.]{0,9}\s{1,9}(?P<unit>\S{1,40})"
+    r"\s{1,20}(?P<label>\S{1,100})(?:\s|$)"
+)
+
+
+def _machine_readable(lines: Sequence[str]) -> _Form | None:
+    """Return the layout of a machine-readable table of the AAS or the CDS: a description of bytes, and its rows."""
+    start = next((place for place, line in enumerate(lines) if line.startswith("Byte-by-byte Description")), -1)
+    if start < 0:
+        return None
+    rules = [place for place, line in enumerate(lines) if len(line) > 20 and not line.strip("-= \r\n")]
+    rows = [match for line in lines[start : rules[-1] if rules else start] if (match := _BYTES.match(line))]
+    if not rows or not rules:
+        return None
+    names = _unique([row["label"] for row in rows])
+    spans = tuple((int(row["first"] or row["last"]), int(row["last"])) for row in rows)
+    ends = [0, *(last for _, last in spans)]
+    if any(first <= end or last < first for (first, last), end in zip(spans, ends[:-1], strict=True)):
+        return None  # fields that overlap would multiply the size of a line
+    units = {name: row["unit"] for name, row in zip(names, rows, strict=True) if row["unit"] != "---"}
+    return _Form(names, skip=rules[-1] + 1, spans=spans, units=units)

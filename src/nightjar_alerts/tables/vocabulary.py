@@ -1,13 +1,16 @@
 """Names that surveys, brokers and archives give to columns, units and tables."""
 
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from importlib.resources import files
+from typing import Final, Literal
 
 from nightjar_alerts.models.filters import known_filter
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS
-from nightjar_alerts.models.photometry import SourceUnit
+from nightjar_alerts.models.photometry import NJY_PER_UNIT, SourceUnit, njy_of_magnitude
 from nightjar_alerts.tables.options import FluxKind
 
 
@@ -23,110 +26,75 @@ def last_part(name: str) -> str:
     return re.sub(r"^(?:lc|lightcurve|phot|photometry|obs|det)_(?=.)", "", field)
 
 
-_NAMES: Final = {
-    "object_id": """objectid diaobjectid objid oid snid sn snname object objectname name objname event eventname
-        sourceid gaiasourceid source target targetname targetid starname star starid id objectidmps iauname tnsname
-        transient transientname transientid ztfid ztfname atlasid matchid masterid numericid inputid asassnname
-        asassnid ssobjectid psid hipid hip cid lcid lightcurveid uid internalname designation locusid group groupid
-        supernova galaxy host objet objeto nom nombre""",
-    "time": """mjd midpointmjdtai midpointmjd midpointtai expmidptmjd mjdtai mjdmid midmjd mjdobs obsmjd expmjd
-        mjdmean meanmjd hmjd bmjd mjdutc mjdstart startmjd timemjd obstimemjd mjddays modifiedjuliandate jd hjd bjd
-        bjdtdb bjdtcb jdtcb jdmid midjd jdobs obsjd juliandate julianday rjd rhjd tjd btjd bkjd time times obstime
-        timeobs
-        timeofobservation obsdate dateobs obsdatetime datetime dateutc utdate utcdate utc ut isot date timestamp
-        observationtime observationdate observedat obsutc epoch t timebjd timejd timehjd timeutc timetai timetdb tobs
-        day days nightmjd gtransittime transittime unixtime year decimalyear""",
-    "band": """band filter filt flt filtername bandname passband fid filterid filtercode filters filterkey
-        physicalfilter bandpass passbandname photometricband photband color colour fltr bands f instfilter
-        instrumentfilter bandid lsstband obsband obsfilter filterused filterletter passbandid bandnumber filtre bande
-        filtro banda""",
-    "flux": """psfdiffflux forcediffimflux diffflux fluxdiff differenceflux difflux psdiffflux fdiff psfflux psflux
-        psfluxdiff fluxcal ujy forcedujy fluxujy fluxmicrojy fluxmicrojansky microjy microjansky njy fluxnjy nanojy
-        fluxnanojy fluxmjy mjy fluxjy flux fluxes fluxpsf forcedflux forcedpsfflux psfforcedflux fnu fluxdensity
-        fluxab calflux calibratedflux fluxcalibrated dcflux fp flx scienceflux totflux totalflux fluxtot fluxtotal
-        apflux fluxap apertureflux pdcsapflux sapflux rate counts gtransitflux""",
-    "mag": """magpsf mag magnitude mags magnitudes psfmag magap apmag m magab abmag vegamag magvega diffmag magdiff
-        unforcedmag forcedmag averagemag avgmag meanmag magmean calmag magcal magcalibrated magcorr magpsfcorr dcmag
-        brightness magauto magbest maginst stdmag magstd gaiamag gmagabs mag0=mag1=mag2=mag3=mag4 gtransitmag value""",
-    "limit": """diffmaglim limitingmag limitingmagnitude limitmag limmag maglim maglimit limit upperlimitmag mag5sig
-        5sigmamaglim maglim5sig 3sigmaglim fivesigmadepth m5 limflux limitingflux depth maglimit5sigma
-        limitingmag5sigma threshold uppermag lim""",
-    "upper_limit": """upperlimit isupperlimit islimit upplim uplim ul upper uplimit isul limitflag nondetection
-        isnondetection fainterthan isfainterthan upperlim unforcedmagstatus""",
-    "detected": "detected detectedbool isdetected detection isdetection det photflagdetect photflag",
-    "sign": "isdiffpos ispositive fluxsign",
-    "snr": "snr sn signaltonoise forcediffimsnr fluxsnr fluxovererror fluxoverror s2n",
-    "zero_point": "zp zpdiff zeropoint magzp zpab zpt zptmag fluxzp zeropt abzp",
-    "flux_unit": """fluxunit unit units fluxunits photunit fluxunitname valueunit valueunits magunit
-        brightnessunit""",
-    "mag_system": "magsys magsystem zpsys system photsystem photometricsystem magnitudesystem",
-}
+Flag = int | str | tuple[str, ...]
+"""Rule for a column of flags: bits that are bad; ``true``, ``nonzero``, ``present`` or ``date`` for bad values;
+or the values that are good."""
+
+_DATA: Final = tomllib.loads((files(__package__) / "vocabulary.toml").read_text("utf-8"))
 RANKS: Final[Mapping[str, Mapping[str, int]]] = {
     role: {name: rank for rank, equal in enumerate(names.split()) for name in equal.split("=")}
-    for role, names in _NAMES.items()
+    for role, names in _DATA["roles"].items()
 }
 """Plain names of each role of a column; the smaller the number, the more it is preferred. Of equal ones, the first
 column counts."""
-STRONG_BANDS: Final = frozenset(list(RANKS["band"])[:11])
-"""Names of a column of filters even where no value is a known filter."""
-STRONG_IDS: Final = frozenset({"objectid", "diaobjectid", "snid", "objid", "oid", "gaiasourceid", "event"})
-"""Names of objects even where every row has another one."""
+_COLUMNS: Final = {kind: frozenset(names.split()) for kind, names in _DATA["columns"].items()}
+STRONG_BANDS: Final = _COLUMNS["strong_bands"]
+"""Columns of filters even if no value is a known filter."""
+STRONG_IDS: Final = _COLUMNS["strong_ids"]
+"""Id columns that are trusted even if all values differ."""
 NOT_OBJECTS: Final = re.compile(
     r"(tel|inst|obs|cam|site|station|survey|quality|qual|flag|type|class|comment|remark|note|ref|bib|system|field|prog|"
-    r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method)"
+    r"author|image|file|exp|night|visit|reduc|pipe|source|catalog|status|unit|filter|band|valid|digit|software|method|"
+    r"version|magsys|origin|observer|detector|date)"
 )
 """Columns of text that are not names of objects."""
-RIGHT_ASCENSIONS: Final = frozenset({"ra", "raj2000", "radeg", "rightascension"})
-DECLINATIONS: Final = frozenset({"dec", "decl", "dej2000", "decdeg", "declination"})
+RIGHT_ASCENSIONS: Final = _COLUMNS["right_ascensions"]
+DECLINATIONS: Final = _COLUMNS["declinations"]
 POSITIONS: Final = RIGHT_ASCENSIONS | DECLINATIONS
-COUNTS: Final = frozenset({"counts", "rate", "sapflux", "pdcsapflux"})
-"""Names of fluxes in units of an instrument, which only a zero point turns into a physical unit."""
-TOTAL: Final = frozenset(
-    {"scienceflux", "totflux", "totalflux", "fluxtot", "fluxtotal", "magpsfcorr", "magcorr"}
-    | {"psdirectflux", "directflux", "psfdirectflux"}
-)
-DIFFERENCE: Final = frozenset(
-    {"psfdiffflux", "forcediffimflux", "diffflux", "fluxdiff", "differenceflux", "difflux", "psdiffflux"}
-    | {"magpsf", "diffmag", "magdiff", "unforcedmag", "forcedujy"}
-)
-"""Names of the brightness in difference images; :data:`TOTAL` are those of the whole source."""
-METADATA: Final = {
-    **{name.lower(): name for name in KNOWN_COLUMNS},
-    "ebv": "mwebv",
-    "mwebvmwe": "mwebv",
-    "mw_ebv": "mwebv",
-    "redshift": "zspec",
-    "z_spec": "zspec",
-    "specz": "zspec",
-    "redshift_err": "zspec_err",
-    "sgscore1": "star_score",
-    "hostgal_specz": "hostgal_zspec",
-    "hostgal_photoz": "hostgal_zphot",
-    "hostgal_photoz_err": "hostgal_zphot_err",
-}
+COUNTS: Final = _COLUMNS["counts"]
+"""Fluxes in units of an instrument, which only a zero point turns into a physical unit."""
+TOTAL: Final = _COLUMNS["total"]
+"""Brightness of the whole source."""
+DIFFERENCE: Final = _COLUMNS["difference"]
+"""Brightness in difference images."""
+METADATA: Final[Mapping[str, str]] = {**{name.lower(): name for name in KNOWN_COLUMNS}, **_DATA["metadata"]}
 """Metadata by names in small letters."""
-BAD_FLAGS: Final[Mapping[str, int]] = {"catflags": 1 << 15, "infobitssci": 1 << 25}
-"""Bits that make a row unusable, by the documentation of ZTF's data releases and forced photometry."""
-NUMBERINGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "ztf": {"1": "g", "2": "r", "3": "i"},
-    "lsst": {"0": "u", "1": "g", "2": "r", "3": "i", "4": "z", "5": "Y"},
-    "ps1": {"1": "g", "2": "r", "3": "i", "4": "z", "5": "Y"},
+FLAGS: Final[Mapping[str, Flag]] = {
+    name: tuple(rule) if isinstance(rule, list) else rule for name, rule in _DATA["flags"].items()
 }
-"""Filters by number: ``fid`` of ZTF, ``passband`` of PLAsTiCC, ``filterID`` of Pan-STARRS1."""
-
+"""Rules for columns of flags that only one survey has; a name may end in ``*``."""
+NO_OBJECT: Final = _COLUMNS["zero_is_no_object"]
+"""Id columns in which 0 is no object."""
+NOT_IDS: Final = _COLUMNS["not_ids"]
+"""Columns of numbers and names that are not those of objects."""
+WEAK_IDS: Final = _COLUMNS["weak_ids"]
+"""Columns that name objects in some tables and telescopes or references in others."""
+MAYBE_IDS: Final = _COLUMNS["maybe_ids"]
+"""Columns that may name objects, which only the user knows."""
+INDEX: Final = _COLUMNS["index"]
+"""Names that a writer gives to an index without a name."""
+MOVING: Final[Mapping[str, str]] = _DATA["moving"]
+"""Rules for columns that mark Solar System objects."""
+TELESCOPES: Final = _COLUMNS["telescopes"]
+"""Names of telescopes and surveys, which are no objects."""
+NUMBERINGS: Final[Mapping[str, Mapping[str, str]]] = _DATA["numberings"]
+"""Filters by number."""
+VEGA_BY_CUSTOM: Final = frozenset({"U", "B", "V", "R", "I", "G", "BP", "RP", "C"})
+"""Filters whose magnitudes are usually published in the Vega system."""
 _UNITS: Final[Mapping[str, SourceUnit]] = {
-    **dict.fromkeys(("njy", "nanojy", "nanojansky", "nanojanskys"), "nJy"),
-    **dict.fromkeys(("ujy", "microjy", "microjansky", "microjanskys"), "uJy"),
-    **dict.fromkeys(("mjy", "millijy", "millijansky", "millijanskys"), "mJy"),
-    **dict.fromkeys(("jy", "jansky", "janskys"), "Jy"),
-    "fluxcal": "FLUXCAL",
+    name: unit for unit, names in _DATA["units"].items() for name in names.split()
 }
+_ZERO_POINTS: Final[Mapping[str, float]] = {
+    name: value for names, value in _DATA["zero_points"].items() for name in names.split()
+}
+INVERSE_VARIANCE: Final = re.compile(r"(ivar|inv_?var(iance)?|inverse_?variance)", re.IGNORECASE)
+VARIANCE: Final = re.compile(r"(variance|[_ ]var)$", re.IGNORECASE)
 
 
 OTHER_UNIT: Final = re.compile(
     r"erg|photon|maggy|maggie|mgy|jy|jansky|adu|\bdn\b|\bct|count|e-|electron|\bw\b|%|/", re.IGNORECASE
 )
-"""Part of a unit that :func:`unit_of` does not know, unlike other remarks in brackets."""
+"""Matches bracketed text that is an unsupported unit, not a comment."""
 COUNTS_UNIT: Final = re.compile(r"adu|\bdn\b|\bct|count|e-|electron", re.IGNORECASE)
 MILLIMAGNITUDES: Final = re.compile(r"(?<![a-z])m(illi)?mag", re.IGNORECASE)
 SURE_MAGNITUDES: Final = RANKS["mag"].keys() - {"brightness", "value"}
@@ -140,6 +108,27 @@ def unit_of(text: str) -> SourceUnit | None:
     return _UNITS.get(re.sub(r"[\s_]", "", text).replace("µ", "u").replace("μ", "u").lower())
 
 
+def names_magnitudes(unit: str) -> bool:
+    """Return whether a unit is that of magnitudes, rather than of maggies."""
+    return bool(re.search(r"mag(?!g)", unit, re.IGNORECASE))
+
+
+def zero_point_of(name: str, unit: str) -> float | None:
+    """Return the AB zero point of a flux in maggies or nanomaggies by its name or unit, None for others."""
+    words = [*re.split(r"[^A-Za-z]+", name), unit.strip(), re.sub(r"^\d*e?-?\d*[ *]*", "", unit.strip())]
+    if re.fullmatch(r"1e-0?9[ *]*(maggies|maggy|mgy)", unit.strip(), re.IGNORECASE):
+        return _ZERO_POINTS["nanomaggies"]
+    return next((_ZERO_POINTS[word.lower()] for word in words if word.lower() in _ZERO_POINTS), None)
+
+
+def njy_of_unit(text: str) -> float | None:
+    """Return nJy of one unit of flux that a text names, None where it names none."""
+    if unit := unit_of(text):
+        return NJY_PER_UNIT[unit]
+    zero_point = zero_point_of("", text)
+    return None if zero_point is None else float(njy_of_magnitude(zero_point))
+
+
 def unit_in_name(name: str) -> SourceUnit | None:
     """Return the unit of flux in a column's name (``flux [uJy]``, ``f_nu_mJy``, ``forcedujy``), None without one."""
     bracket = re.search(r"[\[(]([^\])]+)[\])]", name)
@@ -149,64 +138,96 @@ def unit_in_name(name: str) -> SourceUnit | None:
     return next((unit for part in parts if part and (unit := unit_of(part))), None)
 
 
-class Hints(NamedTuple):
-    """What is known of a table with certain columns; ``usual_kind`` counts where the values do not show the kind."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyLayout:
+    """What is known of tables of a survey or tool, from a file in ``layouts``.
+
+    Names of columns are plain names.
+
+    Attributes
+    ----------
+    name : of the survey's table, for people. source : where this is documented.
+    columns : columns by which it is known, and ``any_column``, one of which it has as well; header : all columns as
+        they are written; file : pattern of the file's name, for columns without names.
+    survey, band, unit, zero_point, mag_system, filter_numbers, time_offset : as in :class:`TableOptions`.
+    zero_points : AB zero point of fluxes by filter.
+    kind : kind of flux. usual_kind : kind if the light curves do not show it.
+    roles : column of a role; empty if there is none. wide : columns of each filter by role.
+    filters : filter of each name that other surveys use for another one.
+    time_scale : ``utc`` if times are converted to TAI. time_shift_seconds : from the stated time to mid-exposure.
+    sentinels : numbers that are missing values, by column. flags : rules by column.
+    """
 
     name: str = ""
+    source: str = ""
+    columns: frozenset[str] = frozenset()
+    any_column: frozenset[str] = frozenset()
+    header: tuple[str, ...] = ()
+    file: str = ""
     survey: str = ""
     band: str = ""
     unit: SourceUnit | None = None
+    zero_point: float | None = None
+    zero_points: Mapping[str, float] = field(default_factory=dict)
     kind: FluxKind | Literal[""] = ""
     usual_kind: FluxKind | Literal[""] = ""
-    numbers: str = ""
+    filter_numbers: Literal["", "ztf", "lsst", "ps1"] = ""
     mag_system: Literal["", "AB", "Vega", "mixed"] = ""
     time_offset: float | None = None
+    time_scale: Literal["", "utc"] = ""
+    time_shift_seconds: float = 0.0
+    roles: Mapping[str, str] = field(default_factory=dict)
+    wide: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    filters: Mapping[str, str] = field(default_factory=dict)
+    sentinels: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    flags: Mapping[str, Flag] = field(default_factory=dict)
 
 
-_GAIA_EPOCH_MJD: Final = 55_197.0
-"""MJD of J2010.0 (JD 2455197.5), from which Gaia counts days."""
-_TABLES: Final = (
-    ("forcediffimflux forcediffimfluxunc zpdiff", Hints("ZTF forced photometry", "ztf", kind="difference")),
-    ("magpsf sigmapsf fid", Hints("ZTF alerts", "ztf", kind="difference", numbers="ztf")),
-    ("hmjd mag magerr", Hints("ZTF data release", "ztf", kind="total", numbers="ztf")),
-    ("mag magerr catflags", Hints("ZTF data release", "ztf", kind="total", numbers="ztf")),
-    ("mag emag fid oid", Hints("ALeRCE", "ztf", kind="difference", numbers="ztf")),
-    ("ujy dujy", Hints("ATLAS forced photometry", "atlas", unit="uJy", usual_kind="difference")),
-    ("hjd fwhm limit mag", Hints("ASAS-SN", "asas-sn", unit="mJy")),
-    ("jd flux mag limit fwhm", Hints("ASAS-SN", "asas-sn", unit="mJy")),
-    ("masterid mag magerr blend", Hints("Catalina Surveys", band="C", kind="total", mag_system="Vega")),
-    ("averagemag", Hints("Gaia alerts", "gaia", band="G", usual_kind="total", mag_system="Vega")),
-    (
-        "transitid band time mag flux",
-        Hints("Gaia epoch photometry", "gaia", kind="total", mag_system="Vega", time_offset=_GAIA_EPOCH_MJD),
-    ),
-    ("magnitude uncertainty observercode", Hints("AAVSO", usual_kind="total", mag_system="mixed")),
-    ("name date mag merr filt mtype", Hints("AAVSO", usual_kind="total", mag_system="mixed")),
-    ("hjd mag0 mer0", Hints("ASAS-3", band="V", kind="total", mag_system="Vega")),
-    ("objid obstime filterid psfflux", Hints("Pan-STARRS1 detections", unit="Jy", kind="total", numbers="ps1")),
-    ("objectid mjd passband flux fluxerr", Hints("PLAsTiCC", unit="FLUXCAL", kind="difference", numbers="lsst")),
-    ("fluxcal fluxcalerr", Hints("SNANA", unit="FLUXCAL", kind="difference")),
-    ("psfdiffflux", Hints("Rubin forced photometry", "lsst", unit="nJy", kind="difference")),
-    ("midpointmjdtai psfflux", Hints("Rubin", "lsst", unit="nJy", kind="difference")),
-    ("midpointtai psflux", Hints("Rubin", "lsst", unit="nJy", kind="difference")),
-    ("mag5sig ujy", Hints("ATLAS forced photometry", "atlas", unit="uJy", usual_kind="difference")),
-    ("mag magerr 3sigmaglim", Hints("Swift UVOT", "swift", usual_kind="difference", mag_system="Vega")),
-    ("magnitude emagnitude upperlimit", Hints("Open Supernova Catalog", usual_kind="difference", mag_system="mixed")),
-)
-"""Plain names of the columns by which a survey's table is known."""
-_MALLORN: Final = ("object_id", "Time (MJD)", "Flux", "Flux_err", "Filter")
+NO_LAYOUT: Final = SurveyLayout()
 
 
-def hints_of(header: Sequence[str], keys: set[str]) -> Hints:
-    """Return what is known of a table by its columns, and by their plain names ``keys``."""
-    if tuple(header) == _MALLORN:
-        return Hints("MALLORN", unit="uJy", kind="difference")
-    return next((hints for names, hints in _TABLES if keys.issuperset(names.split())), Hints())
+def _layouts() -> Iterator[SurveyLayout]:
+    folder = files(__package__) / "layouts"
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".toml"):
+            continue
+        for table in tomllib.loads(file.read_text("utf-8"))["table"]:
+            for name in ("columns", "any_column"):
+                table[name] = frozenset(table.get(name, "").split())
+            table["header"] = tuple(table.get("header", ()))
+            table["flags"] = {
+                name: tuple(rule) if isinstance(rule, list) else rule for name, rule in table.get("flags", {}).items()
+            }
+            yield SurveyLayout(**table)
+
+
+LAYOUTS: Final = tuple(_layouts())
+
+
+def find_survey(header: Sequence[str], keys: set[str], name: str = "") -> SurveyLayout:
+    """Return the layout with the most columns among those of a table.
+
+    Parameters
+    ----------
+    keys : plain names of all columns. name : of the file and the survey, empty if the columns have names.
+    """
+
+    def score(layout: SurveyLayout) -> int:
+        if layout.header:
+            return len(layout.header) if layout.header == tuple(header) else 0
+        if layout.file:
+            return int(bool(re.search(layout.file, name, re.IGNORECASE))) if name else 0
+        if not layout.columns <= keys or (layout.any_column and not layout.any_column & keys):
+            return 0
+        return len(layout.columns)
+
+    best = max(LAYOUTS, key=score)
+    return best if score(best) else NO_LAYOUT
 
 
 _ERROR_WORDS: Final = (
     *("err", "error", "errs", "errors", "unc", "uncert", "uncertainty", "sig", "sigma", "delta", "mer", "merr"),
-    *("erreur", "fehler", "errore"),
+    *("erreur", "fehler", "errore", "ivar", "invvar", "inversevariance", "variance"),
 )
 _ERROR_BEHIND: Final = ("std", "stderr", "rms", "er", "e")
 _ERROR_ALONE: Final = frozenset({*_ERROR_WORDS, *_ERROR_BEHIND})
@@ -241,7 +262,7 @@ def error_rank(keys: set[str], measurement: set[str], kind: str) -> int | None:
         return 0
     if stems & {*RANKS[kind], "y", "phot", "photometric"}:
         return 1
-    return 2 if keys & _ERROR_ALONE else None
+    return 2 if {_UNIT_BEHIND.sub("", key) for key in keys} & _ERROR_ALONE else None
 
 
 _FILTER: Final = r"(?P<filter>[ugrizyUBVRIG]|BP|RP)"

@@ -205,3 +205,16 @@ def test_a_folder_without_partitions_is_no_hats_catalogue(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(TableError, match="holds no tables"):
         tables_in(tmp_path / "empty")
+
+
+def test_import_table_guesses_the_column_of_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{name},{58_000 + k},{'gr'[k % 2]},{18 + 0.1 * k},0.05,SN I{name}" for name in "ab" for k in range(6)]
+    source = tmp_path / "labelled.csv"
+    source.write_text("\n".join(["object_id,mjd,band,mag,magerr,type", *rows]))
+    TableImport(source=source, out=tmp_path / "out.parquet", progress=False).cli_cmd()
+    captured = capsys.readouterr()
+    assert '"SN Ia": 1' in captured.out
+    assert "the label is column 'type'" in captured.err
+    named = TableImport(source=source, out=tmp_path / "b.parquet", progress=False, columns={"label": "type"})
+    named.cli_cmd()
+    assert '"SN Ib": 1' in capsys.readouterr().out

@@ -26,15 +26,20 @@ from nightjar_alerts.models.photometry import BANDS, mjd_tai_of_jd
 
 
 def rubin(columns: PhotometryColumns, detection: bool, bands: Bands) -> Photometry:
-    """Convert LSST and ELAsTiCC photometry (MJD TAI at mid-visit, nJy); withdrawn rows lose flux and detection.
+    """Convert LSST and ELAsTiCC photometry (MJD TAI at mid-visit, nJy).
 
-    A row is not withdrawn if its time of withdrawal is not an MJD, such as 0.
+    Withdrawn rows lose flux and detection; a row is not withdrawn if its time of withdrawal is not an MJD, such as 0.
+    Rows with a flag of :data:`FLAGS` lose their flux.
     """
     mjd, flux = numbers(columns["time"]), numbers(columns["flux"])
     detected, flaw = np.full(len(mjd), detection), no_flaws(len(mjd))
     withdrawn = is_mjd(numbers(columns.get("withdrawn", ())))
     if withdrawn.any():
         flux[withdrawn], detected[withdrawn], flaw[withdrawn] = np.nan, False, Flaw.WITHDRAWN
+    flagged = np.zeros(len(mjd), dtype=np.bool_)
+    for name in FLAGS & columns.keys():
+        flagged |= np.array([value is True or value in ("true", 1) for value in columns[name]], dtype=np.bool_)
+    flux[flagged], flaw[flagged & (flaw == 0)] = np.nan, Flaw.FLAGGED
     return Photometry(
         mjd=mjd,
         flux=flux,
@@ -52,7 +57,29 @@ ROW: Final[Aliases] = {
     "flux": ("psfFlux", "psFlux"),
     "flux_err": ("psfFluxErr", "psFluxErr"),
 }
-EXTRA: Final[Aliases] = {"visit": ("visit",), "withdrawn": ("timeWithdrawnMjdTai",)}
+FLAGS: Final = frozenset(
+    {
+        *("psfFlux_flag", "psfFlux_flag_edge", "psfFlux_flag_noGoodPixels"),
+        *(
+            "pixelFlags",
+            "pixelFlags_bad",
+            "pixelFlags_cr",
+            "pixelFlags_crCenter",
+            "pixelFlags_edge",
+            "pixelFlags_nodata",
+        ),
+        *("pixelFlags_nodataCenter", "pixelFlags_interpolated", "pixelFlags_interpolatedCenter", "pixelFlags_offimage"),
+        *("pixelFlags_saturated", "pixelFlags_saturatedCenter", "pixelFlags_suspect", "pixelFlags_suspectCenter"),
+        *("pixelFlags_streak", "pixelFlags_streakCenter", "pixelFlags_injected", "pixelFlags_injectedCenter"),
+        *("pixelFlags_injected_template", "pixelFlags_injected_templateCenter"),
+    }
+)
+"""Flags of bad PSF fluxes and pixels (sdm-schemas.lsst.io/apdb.html), as in the table reader."""
+EXTRA: Final[Aliases] = {
+    "visit": ("visit",),
+    "withdrawn": ("timeWithdrawnMjdTai",),
+    **{name: (name,) for name in sorted(FLAGS)},
+}
 
 _OBJECT_POSITION: Final = (
     (("diaObject", "ra"), ("diaObject", "dec")),

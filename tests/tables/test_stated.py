@@ -1,0 +1,168 @@
+"""What a table states is used, assumptions say so, and contradictions are questions or counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nightjar_alerts.tables import Table, TableError, TableOptions, TableQuestion, read_table
+
+MJD = 58_000.0 + 2.0 * np.arange(6)
+MAG = 18.0 + 0.1 * np.arange(6)
+
+
+def csv(header: str, row: str, **columns: list[Any]) -> bytes:
+    rows = [
+        row.format(mjd=MJD[k], mag=MAG[k], band="gr"[k % 2], k=k, **{n: v[k % len(v)] for n, v in columns.items()})
+        for k in range(6)
+    ]
+    return "\n".join([header, *rows]).encode()
+
+
+def read(data: Any, **options: Any) -> Table:
+    return read_table(data, TableOptions(**options), name="table.csv")
+
+
+def notes(table: Table) -> str:
+    return "\n".join(guess.text for guess in table.guesses)
+
+
+@pytest.mark.parametrize("name", ["KIC", "TIC", "EPIC", "NSVS", "gaia", "objid"])
+def test_numbers_of_a_catalogue_are_objects(name: str) -> None:
+    data = csv(f"{name},mjd,band,mag,magerr", "{id},{mjd},{band},{mag},0.05", id=[757, 757, 757, 758, 758, 758])
+    assert [item.object_id for item in read(data)] == ["757", "758"]
+
+
+@pytest.mark.parametrize("name", ["number", "nr", "Obj_No", "objnum", "sn_num", "cand", "cluster"])
+def test_numbers_that_may_be_objects_are_a_question(name: str) -> None:
+    data = csv(f"{name},mjd,band,mag,magerr", "{id},{mjd},{band},{mag},0.05", id=[7, 7, 7, 8, 8, 8])
+    with pytest.raises(TableQuestion, match="name the objects") as caught:
+        read(data)
+    assert caught.value.option == "columns.object_id"
+
+
+@pytest.mark.parametrize("name", ["programid", "pid", "rcid", "fieldid", "expid", "candid", "ccdid", "qid", "visitid"])
+def test_numbers_of_instruments_are_no_objects(name: str) -> None:
+    data = csv(f"{name},mjd,band,mag,magerr", "{id},{mjd},{band},{mag},0.05", id=[1, 2])
+    assert len(list(read(data))) == 1
+
+
+def test_telescopes_in_a_column_of_sources_are_no_objects() -> None:
+    data = csv("source,mjd,band,mag,magerr", "{id},{mjd},{band},{mag},0.05", id=["ZTF", "ATLAS", "P48"])
+    assert len(list(read(data))) == 1
+
+
+def test_keys_of_a_concatenation_are_objects() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"mjd": MJD, "band": ["g", "r"] * 3, "mag": MAG, "magerr": 0.05})
+    assert [item.object_id for item in read(pd.concat({"a": frame, "b": frame}))] == ["a", "b"]
+    assert [item.object_id for item in read(pd.concat({"a": frame, "b": frame}).to_csv().encode())] == ["a", "b"]
+
+
+def test_different_values_at_one_time_are_counted() -> None:
+    data = csv("name,mjd,band,mag,magerr", "a,{mjd},{band},{mag},0.01\na,{mjd},{band},17.0,0.01")
+    table = read(data)
+    list(table)
+    assert table.report.contradictory == ["a"]
+    assert "differ by more than their errors" in table.report.lines()[-1]
+    nameless = read(csv("mjd,band,mag,magerr", "{mjd},{band},{mag},0.01\n{mjd},{band},17.0,0.01"))
+    assert "assumed: the table is one object, although 12 of 12 rows" in notes(nameless)
+
+
+def test_rows_farther_apart_than_three_arcseconds_are_stated() -> None:
+    data = csv("name,mjd,band,mag,magerr,ra,dec", "a,{mjd},{band},{mag},0.05,10.0,{dec}", dec=[20.0, 20.002])
+    assert "rows of a are one object each, although they are farther apart" in notes(read(data))
+    with pytest.raises(TableQuestion, match="differs by"):
+        read(csv("mjd,band,mag,magerr,ra,dec", "{mjd},{band},{mag},0.05,10.0,{dec}", dec=[20.0, 20.002]))
+
+
+def test_kind_that_nothing_shows_is_an_assumption() -> None:
+    table = read(csv("name,mjd,band,mag,magerr", "a,{mjd},{band},{mag},0.05"))
+    assert "assumed: difference flux; neither columns nor light curves show it" in notes(table)
+    list(table)
+    assert table.report.to_dict()["assumptions"] == 2  # and the magnitude system
+
+
+def test_unit_of_an_option_counts_before_a_column_of_zero_points() -> None:
+    data = csv("name,mjd,band,flux,flux_err,zp", "a,{mjd},{band},{mag},0.5,25.0")
+    (item,) = read(data, flux_unit="uJy")
+    np.testing.assert_allclose(item.flux, MAG * 1e3)
+    with pytest.raises(TableError, match="leave one of them out"):
+        read(data, flux_unit="uJy", columns={"zero_point": "zp"})
+
+
+def test_unit_and_zero_point_that_contradict_each_other_are_a_question() -> None:
+    with pytest.raises(TableQuestion, match="states 25") as caught:
+        read(csv("name,mjd,band,flux (uJy),flux_err,zp", "a,{mjd},{band},{mag},0.5,25.0"))
+    assert caught.value.option == "flux_unit"
+
+
+@pytest.mark.parametrize(
+    "options", [{"flux_unit": "uJy"}, {"zero_point": 25.0}, {"filter_numbers": "ztf", "band": "g"}]
+)
+def test_option_that_changes_nothing_is_an_error(options: dict[str, Any]) -> None:
+    with pytest.raises(TableError, match="changes nothing"):
+        read(csv("name,mjd,mag,magerr", "a,{mjd},{mag},0.05"), **{"band": "r"} | options)
+
+
+def test_band_of_a_table_with_columns_by_filter_is_refused() -> None:
+    data = csv("SN,MJD,Vmag,e_Vmag,Bmag,e_Bmag", "a,{mjd},{mag},0.05,{mag},0.06")
+    assert {str(name) for item in read(data) for name in item.band} == {"B", "V"}
+    with pytest.raises(TableError, match="columns of several filters"):
+        read(data, band="r")
+
+
+def test_g_and_capital_r_without_johnson_filters_are_a_question() -> None:
+    data = csv("name,mjd,band,mag,magerr", "a,{mjd},{b},{mag},0.05", b=["g", "R"])
+    with pytest.raises(TableQuestion, match="ZTF or PTF") as caught:
+        read(data)
+    assert [choice.value for choice in caught.value.choices] == ["R=r", "R=R"]
+    assert {str(name) for item in read(data, survey="ztf") for name in item.band} <= {"g", "r", "R"}
+
+
+def test_filters_of_hubble_are_proposed_by_their_names() -> None:
+    with pytest.raises(TableQuestion) as caught:
+        read(csv("name,mjd,band,mag,magerr", "a,{mjd},{b},{mag},0.05", b=["F475W", "F110W"]))
+    assert caught.value.choices[0].value == "F110W=1100,F475W=475"
+
+
+def test_error_of_magnitudes_fills_missing_ones() -> None:
+    data = csv("name,mjd,band,mag,magerr", "a,{mjd},{band},{mag},{e}", e=["0.05", ""])
+    (item,) = read(data)
+    assert item.usable().sum() == 3
+    (filled,) = read(data, mag_err=0.2)
+    assert filled.usable().sum() == 6
+
+
+def test_open_supernova_catalog_rows_that_are_flagged_are_left_out() -> None:
+    row = {"u_time": "MJD", "band": "g", "magnitude": "19.2", "e_magnitude": "0.05", "system": "AB"}
+    flags = [{"host": True}, {"kcorrected": True}, {"includeshost": True}, {"model": "SALT2"}]
+    rows = [{**row, "time": str(56_610.1 + k)} | (flags[k] if k < 4 else {}) for k in range(8)]
+    xray = {"time": ["55740.1", "55741.1"], "energy": ["0.3", "10"], "flux": "1.2e-14"}
+    document = {"SN1": {"name": "SN1", "redshift": [{"value": "0.03"}], "photometry": [*rows, xray]}}
+    (item,) = read_table(json.dumps(document).encode(), name="sn.json")
+    assert item.usable().sum() == 4
+    assert item.rejected["flagged by the survey"].sum() == 4
+    assert item.metadata == {"zspec": 0.03}
+
+
+FITS_NAMES = ("TIME", "CADENCENO", "PDCSAP_FLUX", "PDCSAP_FLUX_ERR", "QUALITY")
+
+
+def test_tess_light_curve_is_total_flux_at_its_stated_times(tmp_path: Path) -> None:
+    fits = pytest.importorskip("astropy.io.fits")
+    values = np.full(5, 1e4, "f8")
+    arrays = (1354.1 + np.arange(5), np.arange(5), values, values / 1e3, np.array([0, 0, 128, 0, 0]))
+    columns = [
+        fits.Column(name, "J" if name in ("CADENCENO", "QUALITY") else "D", array=array, unit=unit)
+        for name, array, unit in zip(FITS_NAMES, arrays, ("d", None, "electron/s", "electron/s", None), strict=True)
+    ]
+    table = fits.BinTableHDU.from_columns(columns)
+    table.header["OBJECT"], table.header["BJDREFI"], table.header["BJDREFF"] = "TIC 1", 2_457_000, 0.0
+    table.writeto(tmp_path / "tess.fits")
+    (item,) = read_table(tmp_path / "tess.fits", TableOptions(band="I"))
+    assert (item.object_id, item.flux_kind, int(item.usable().sum())) == ("TIC 1", "total", 4)
+    np.testing.assert_allclose(item.mjd, 1354.1 + np.arange(5) + 56_999.5)
+    np.testing.assert_allclose(item.flux, 1e4 * 10 ** (-0.4 * (20.44 - 31.4)))
