@@ -138,7 +138,7 @@ def test_error_of_magnitudes_fills_missing_ones() -> None:
 
 def test_open_supernova_catalog_rows_that_are_flagged_are_left_out() -> None:
     row: dict[str, Any] = {"u_time": "MJD", "band": "g", "magnitude": "19.2", "e_magnitude": "0.05", "system": "AB"}
-    flags = [{"host": True}, {"kcorrected": True}, {"includeshost": True}, {"model": "SALT2"}]
+    flags: list[dict[str, Any]] = [{"host": True}, {"kcorrected": True}, {"includeshost": True}, {"model": "SALT2"}]
     rows = [{**row, "time": str(56_610.1 + k)} | (flags[k] if k < 4 else {}) for k in range(8)]
     xray = {"time": ["55740.1", "55741.1"], "energy": ["0.3", "10"], "flux": "1.2e-14"}
     document = {"SN1": {"name": "SN1", "redshift": [{"value": "0.03"}], "photometry": [*rows, xray]}}
