@@ -165,6 +165,7 @@ export function TableReading({ table, summary }) {
       ["Unknown filters", counts(summary.unknown_filters)],
       ["Malformed rows", counts(summary.malformed_rows)],
     ].filter(([, text]) => text);
+  const assumed = table.guesses.filter(({ text }) => text.includes("assumed: ")).map(({ text }) => text.split("assumed: ")[1]);
   return html`<section class="panel reading-of-table">
     <details>
       <summary>How the table was read: ${count(table.guesses.length, "guess", "guesses")}${summary ? `, ${count(summary.points, "observation")} of ${count(summary.objects, "object")}` : ""}</summary>
@@ -173,6 +174,8 @@ export function TableReading({ table, summary }) {
         ${summary?.examples.map((example) => html`<li key=${example} class="muted">${example}</li>`)}
       </ul>
     </details>
+    ${assumed.length > 0 && html`<p class="small">Assumed: ${assumed.join("; ")}.</p>`}
+    ${summary?.contradictory_objects > 0 && html`<p class="small">${count(summary.contradictory_objects, "object")} with different values of one filter at one time: they may be several objects.</p>`}
     ${left?.length > 0 && html`<p class="small muted">Left out: ${left.map(([label, text]) => `${label.toLowerCase()}: ${text}`).join("; ")}</p>`}
   </section>`;
 }

@@ -27,20 +27,25 @@ export function Errors({ errors, text }) {
   </ul>`;
 }
 
-/** The question of the reader of tables, with a button for each answer. */
+const MOST_BUTTONS = 6;
+
+/** The question of the reader of tables, with a button for each answer, or a list of many values that need no explanation. */
 function Question({ question, onAnswer }) {
   const [value, setValue] = useState("");
+  const isList = question.choices.length > MOST_BUTTONS && question.choices.every((choice) => !choice.meaning);
+  const buttons = isList ? [] : question.choices;
   return html`<div class="question">
     <p>The table can be read in more than one way. Choose, and it is read again:</p>
     <div class="buttons">
-      ${question.choices.map(
+      ${buttons.map(
         (choice) => html`<button key=${choice.value} type="button" onClick=${() => onAnswer(question.option, choice.value)}>
           <strong>${choice.value}</strong>${choice.meaning && `: ${choice.meaning}`}
         </button>`,
       )}
-      <label class="inline">${question.choices.length > 0 ? "Or" : ""} <code>${question.option}</code> <input name="answer" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
+      <label class="inline">${buttons.length > 0 ? "Or" : ""} <code>${question.option}</code> <input name="answer" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
       <button type="button" disabled=${value.trim() === ""} onClick=${() => onAnswer(question.option, value.trim())}>Use</button>
     </div>
+    ${isList && html`<p class="small muted">One of ${question.choices.map((choice) => choice.value).join(", ")}, for all rows.</p>`}
   </div>`;
 }
 
