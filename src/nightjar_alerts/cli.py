@@ -32,9 +32,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.exit(classify(arguments[1:]))
     elif not arguments:
-        print(USAGE, end="")
+        print(USAGE, end="", file=sys.stderr)
+        sys.exit(2)
     elif missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
-        if arguments in ([], ["-h"], ["--help"]):
+        if arguments in (["-h"], ["--help"]):
             print(USAGE, end="")
             return
         sys.exit(
