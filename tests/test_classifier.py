@@ -262,6 +262,19 @@ def test_classifier_from_several_threads_gives_the_results_of_one(classifier: Cl
             assert all(close(r.to_dict(), e.to_dict()) for r, e in zip(results, expected, strict=True))
 
 
+def test_model_of_a_result_is_its_own(classifier: Classifier) -> None:
+    body = supernovae(1)[0]
+    classifier.classify(body).model.version = "changed"
+    assert classifier.classify(body).model.version == classifier.version
+
+
+def test_options_of_another_type_are_refused(classifier: Classifier) -> None:
+    wrongs: list[dict[str, Any]] = [{"options": []}, {"prior": np.array([1.0])}]
+    for wrong in wrongs:
+        with pytest.raises(TypeError):
+            classifier.classify(**supernovae(1)[0], **wrong)
+
+
 def test_classifier_pickled_opens_its_models_again(classifier: Classifier) -> None:
     body = supernovae(1)[0]
     with pickle.loads(pickle.dumps(classifier)) as other:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pickle
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -200,6 +201,12 @@ def test_client_one_invalid_light_curve_among_many_is_rejected(client: Client) -
     assert results[100].errors[0]["pointer"] == "/light_curves/100/flux/0"
     rejected = [result for result in client.stream(sent) if not result.classified]
     assert rejected[0].errors[0]["pointer"] == "/flux/0"
+
+
+def test_client_result_of_a_packet_can_be_pickled(client: Client) -> None:
+    (result,) = client.classify([next(SAMPLES.glob("ztf*.avro")).read_bytes()])
+    again = pickle.loads(pickle.dumps(result))
+    assert (again.to_dict(), len(again.light_curve)) == (result.to_dict(), len(result.light_curve or ()))
 
 
 def test_client_packets_have_their_light_curves(client: Client) -> None:

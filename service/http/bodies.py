@@ -120,11 +120,11 @@ def decode_valid(data: bytes, settings: Settings, reader: BytesReader) -> Reques
             document = reader.decode(data, _Batch)
         except msgspec.ValidationError:
             document = reader.decode(data, _Single)
-    except UNDECODABLE:
+        options, given = DEFAULT_OPTIONS, frozenset[str]()
+        if document.options is not UNSET:
+            options, given = _decode_options(document.options, reader, settings)
+    except UNDECODABLE:  # also for text in the options that is not UTF-8
         return None
-    options, given = DEFAULT_OPTIONS, frozenset[str]()
-    if document.options is not UNSET:
-        options, given = _decode_options(document.options, reader, settings)
     if isinstance(document, _Batch):
         _check_count(len(document.light_curves), settings)
         return RequestBody(document.light_curves, options, given, reader.binary_columns)

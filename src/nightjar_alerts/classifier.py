@@ -213,7 +213,8 @@ class Classifier:
 
         Parameters
         ----------
-        items : elements of any type that :meth:`classify` accepts.
+        items : elements of any type that :meth:`classify` accepts. Some hundred are taken before the first result is
+            yielded, so arrays must not be changed after they were passed on.
         """
         options = call_options({}, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
         for results in self.classify_each(read_request(items, {}).inputs, options):

@@ -156,7 +156,7 @@ def _table_options(named: Mapping[str, Any], bounds: Bounds = FILE_BOUNDS) -> Ta
 
 
 def _request_of_body(body: Body) -> Request:
-    options = body.get("options") or {}
+    options = {} if body.get("options") is None else body["options"]
     rest = {name: value for name, value in body.items() if name != "options"}
     if not isinstance(options, Mapping):
         raise TypeError("options must be a dictionary")
@@ -215,6 +215,7 @@ def call_options(named: Mapping[str, Any], **default: Any) -> Options:
     if unknown := sorted(set(named) - set(CALL_OPTIONS)):
         raise TypeError(f"unknown options: {', '.join(unknown)}; they are {', '.join(CALL_OPTIONS)}")
     given = {name: _item(value) for name, value in (default | dict(named)).items()}
+    given = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in given.items()}
     if isinstance(given.get("prior"), Mapping):
         given["prior"] = {name: _item(value) for name, value in given["prior"].items()}
     values, errors = decode_fields(given, Options, OBJECT_READER, "")

@@ -12,6 +12,7 @@ A result has the fields of the service's JSON (docs/answers.md), which :mod:`nig
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, overload
@@ -94,7 +95,11 @@ class Result:
 
     def __init__(self, fields: ResultFields, model: ClassifierProvenance, source: Source = None) -> None:
         self.fields, self._source = fields, source
-        self.model = model
+        self.model = copy(model)  # a model is shared by the results of all calls
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the result with its light curve."""
+        return Result, (self.fields, self.model, self.light_curve)
 
     survey = _Field[str | None](_none)
     schema_version = _Field[str | None](_none)
@@ -236,7 +241,7 @@ class Evolution:
         self, fields: EvolutionFields, model: ClassifierProvenance, light_curve: LightCurve | None = None
     ) -> None:
         self.fields = fields
-        self.model, self.light_curve = model, light_curve
+        self.model, self.light_curve = copy(model), light_curve
 
     object_id = _Field[str](str)
     detections = _Field[int](int)

@@ -166,3 +166,8 @@ def test_tess_light_curve_is_total_flux_at_its_stated_times(tmp_path: Path) -> N
     assert (item.object_id, item.flux_kind, int(item.usable().sum())) == ("TIC 1", "total", 4)
     np.testing.assert_allclose(item.mjd, 1354.1 + np.arange(5) + 56_999.5)
     np.testing.assert_allclose(item.flux, 1e4 * 10 ** (-0.4 * (20.44 - 31.4)))
+
+
+def test_flags_of_more_than_64_bits_are_refused() -> None:
+    with pytest.raises(TableError, match="64 bits"):
+        TableOptions(bad_flags={"flags": 2**63})

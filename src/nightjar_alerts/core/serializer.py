@@ -1,6 +1,7 @@
 """Serializer of results: from the outcomes of a model to the records of :mod:`core.result`, and JSON of these."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -201,7 +202,7 @@ class ResultSerializer:
             unusual=posterior.unusual,
             prediction_set=self._names(posterior.classes),
             coverage=posterior.coverage if posterior.classes is not None else None,
-            model=self.provenance,
+            model=copy(self.provenance),
         )
 
     def probabilities(self, outcome: Outcome) -> Float64 | None:

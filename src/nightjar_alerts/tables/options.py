@@ -184,6 +184,9 @@ class TableOptions:
             raise TableError(f"filters is {self.filters!r}; it must be a mapping from names to filters")
         for name, meaning in self.filters.items():
             described_filter(meaning, f"filters[{name!r}]")
+        for name, bits in (self.bad_flags or {}).items():
+            if not isinstance(bits, int) or not -(2**63) <= bits < 2**63:
+                raise TableError(f"bad_flags[{name!r}] is {bits!r}; it must be an integer of at most 64 bits")
         if self.limit_sigma <= 0:
             raise TableError("limit_sigma must be greater than zero")
         for name in (*(self.metadata or ()), *(name for row in self.object_metadata.values() for name in row)):

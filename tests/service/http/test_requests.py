@@ -187,6 +187,8 @@ def test_json_invalid_light_curve_keeps_its_object_id(name: object, echoed: str)
         b'{"flux": NaN, "a": ' + b"9" * 100_000 + b"}",
         b"NaN" + b"[" * 100_000,
         b'{"a": "\xff"}',
+        b'{"mjd":[60310.1],"band":["g"],"flux":[1],"flux_err":[1],"options":{"prior":"\xff"}}',
+        b'{"mjd":[60310.1],"band":["g"],"flux":[1],"flux_err":[1],"options":{"\xff":1}}',
         b"{} {}",
         b"[1,]",
         b'"\\ud800"',
