@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -289,7 +289,8 @@ class _StreamLoop:
         self._groups: deque[_Group] = deque()
         self._reading: asyncio.Task[list[bytes] | None] = self._read_group()
         self._ended = False
-        self._error: ProblemError | None = None  # error of the body; raised after the results of all lines before it
+        self._error: ProblemError | None = None  # of the body or a group; raised after the results of all lines before
+        self._dropped: list[asyncio.Task[bytes]] = []
 
     async def run(self, reservation: Reservation) -> None:
         """Classify until the end of the body. Raises ClientDisconnected and other errors that end it early."""
@@ -307,18 +308,29 @@ class _StreamLoop:
     def _step(self) -> bool:
         """Do all work that needs no waiting; return True at the end of the stream."""
         while self._groups and self._groups[0].results.done():
-            self._output.add(self._groups.popleft().results.result())
+            results = self._groups[0].results
+            if isinstance(results.exception(), ProblemError) and (self._output.started or self._output.held):
+                self._end_early()
+                break
+            self._output.add(results.result())
+            self._groups.popleft()
         self._output.flush()
-        if self._reading.done() and (self._has_room() or self._reading.exception()):
+        if self._reading.done() and (self._reading.exception() or (self._has_room() and not self._ended)):
             self._start_group()
         return self._ended and not self._groups and self._output.task is None
+
+    def _end_early(self) -> None:
+        """End with the error of the first group, such as an exhausted quota, after the results of earlier groups."""
+        self._dropped = [group.results for group in self._groups]
+        self._groups.clear()
+        self._ended, self._error = True, cast(ProblemError, self._dropped[0].exception())
 
     def _start_group(self) -> None:
         """Start classifying the lines that were read, and reading the next ones."""
         try:
             lines = self._reading.result()
         except ProblemError as error:
-            self._error, lines = error, None
+            self._error, lines = self._error or error, None
         if lines is None:
             self._ended = True
             self._reading = asyncio.create_task(self._body.watch())
@@ -343,7 +355,8 @@ class _StreamLoop:
     def _tasks(self) -> list[asyncio.Task[Any]]:
         """Return all tasks; those of :meth:`_next_tasks` come first."""
         tasks: list[asyncio.Task[Any] | None] = [self._reading, self._output.task]
-        return [*(task for task in tasks if task is not None), *(group.results for group in self._groups)]
+        groups = (group.results for group in self._groups)
+        return [*(task for task in tasks if task is not None), *groups, *self._dropped]
 
     def _next_tasks(self) -> list[asyncio.Task[Any]]:
         """Return the unfinished tasks for which the next step waits."""

@@ -219,6 +219,16 @@ def test_quotas_ndjson_stream_waits_for_its_limit() -> None:
     assert time.monotonic() - started > 0.25
 
 
+def test_quotas_ndjson_stream_sends_results_before_the_quota_is_exhausted() -> None:
+    with live(loader(Network()), key_limits={"*": KeyLimits(curves_per_day=130)}) as edge:
+        lines = lines_body([curve()] * 640)
+        status, _, text = edge.ask("POST", "/v1/classify", lines, {"Content-Type": "application/x-ndjson"})
+        charged = edge.metric("nightjar_key_curves_total", key=ANONYMOUS)
+    *results, last = text.splitlines()
+    assert (status, json.loads(last)["problem"]["status"]) == (200, 429)
+    assert len(results) == charged >= 128
+
+
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for Redis on a busy machine, where requests would be counted locally after 50 ms."""
