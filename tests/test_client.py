@@ -209,6 +209,11 @@ def test_client_result_of_a_packet_can_be_pickled(client: Client) -> None:
     assert (again.to_dict(), len(again.light_curve)) == (result.to_dict(), len(result.light_curve or ()))
 
 
+def test_client_empty_packet_is_rejected_alone(client: Client) -> None:
+    empty, other = client.classify([b"", next(SAMPLES.glob("ztf*.avro")).read_bytes()])
+    assert (empty.status, empty.reason, other.status) == ("rejected", "empty", "classified")
+
+
 def test_client_packets_have_their_light_curves(client: Client) -> None:
     packets = [path.read_bytes() for path in sorted(SAMPLES.glob("*.avro"))]
     results = client.classify([*packets, b"nothing"])

@@ -157,7 +157,9 @@ class _Exchanges:
         start : index of the first input in its list; None if error pointers are relative to each light curve.
         """
         results: list[list[Result]] = []
-        for group in _groups(decode_inputs(inputs, start)):
+        # A request needs a body, so an empty packet is rejected here.
+        reads = [read_packet(each)[0] if each == b"" else each for each in decode_inputs(inputs, start)]
+        for group in _groups(reads):
             results += yield from self._group(group, options)
         return results
 
