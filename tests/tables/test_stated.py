@@ -1,4 +1,4 @@
-"""What a table states is used, assumptions say so, and contradictions are questions or counted."""
+"""Tables: stated values are used, assumptions are reported, contradictions are questions or are counted."""
 
 import json
 from pathlib import Path

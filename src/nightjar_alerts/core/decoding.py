@@ -8,6 +8,7 @@ declares (:func:`find_error`); the texts of msgspec's errors are not used.
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -98,7 +99,7 @@ _Opened = (
 )
 
 
-class BytesReader:
+class BytesReader(ABC):
     """Reader of an encoded format."""
 
     def __init__(self, module: ModuleType, binary_columns: bool) -> None:
@@ -109,9 +110,9 @@ class BytesReader:
         """Decode a value."""
         return self._decoder(kind).decode(value)
 
+    @abstractmethod
     def open(self, value: Any, kind: Any = None) -> Any:
         """Return a scalar, or a list or dictionary of undecoded members."""
-        raise NotImplementedError
 
 
 class JsonReader(BytesReader):

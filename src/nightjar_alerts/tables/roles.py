@@ -43,7 +43,7 @@ _ROLE_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[T]):
-    """A value that was decided, and the guesses that say so, each with the option that overrides it."""
+    """A decided value, and the guesses that it rests on. Each guess names the option that overrides it."""
 
     value: T
     guesses: tuple[Guess, ...] = ()
