@@ -32,8 +32,8 @@ from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
 from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
 from nightjar_alerts.training.data.batches import draw_examples
-from nightjar_alerts.training.data.drawn import CLASSES, DrawnCurves, join_drawn
-from nightjar_alerts.training.data.mixture import survey_dataset
+from nightjar_alerts.training.data.drawn import CLASSES, drawn_sample, join_drawn, write_drawn
+from nightjar_alerts.training.data.mixture import with_all_metadata
 from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.surveys import as_observed
@@ -119,14 +119,14 @@ class SupernovaDraws:
 
     Attributes
     ----------
-    light_curves : the light curves; ``object_index`` is the number of the object.
+    light_curves : the light curves; ``group`` is the number of the object.
     inputs : statistics, shapes among them, and the branches' embedding.
     heads_NHC : logits of every copy of the network's heads.
     unlearned_O : objects that the network's branches have not learned from.
     group_O : objects that are one by another name have the same number.
     """
 
-    light_curves: DrawnCurves
+    light_curves: Sample
     inputs: HeadInputs
     heads_NHC: Float32
     unlearned_O: Bool
@@ -144,13 +144,13 @@ class SupernovaDraws:
 
     def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
         """Light curves of some objects."""
-        return np.flatnonzero(chosen_O[self.light_curves.object_index])
+        return np.flatnonzero(chosen_O[self.light_curves.group])
 
     def weights(self, rows: NDArray[np.intp]) -> Float32:
         """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
         light_curves, objects = self.light_curves, len(self.unlearned_O)
         weight = np.bincount(self.label_O)[light_curves.label[rows]].astype(np.float64) ** (POWER - 1.0)
-        object_index = light_curves.object_index[rows]
+        object_index = light_curves.group[rows]
         times = np.maximum(np.bincount(object_index, minlength=objects)[object_index] - 1, 1)
         weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
         relative: Float32 = (weight / weight.mean()).astype(np.float32)
@@ -168,7 +168,7 @@ class ZtfTypesFit(NamedTuple):
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
         trees_NC = tree_logits(self.forest, drawn.values[rows])
         heads_NC = mapped_logits(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
-        length_N, unknown_N = drawn.light_curves.length[rows], np.zeros(len(rows), np.bool_)
+        length_N, unknown_N = drawn.light_curves.lengths[rows], np.zeros(len(rows), np.bool_)
         both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
         named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
@@ -177,7 +177,7 @@ class ZtfTypesFit(NamedTuple):
 def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
     """Sample supernovae of all parts, complete and as in alerts, and run the network of a run folder."""
     six, label_O = typed(sample)
-    dataset, _, _ = survey_dataset(six)
+    dataset = with_all_metadata(six)
     rng, data = np.random.default_rng(seed), recipe.data
     tokens: list[Tokens] = [
         featurise(six.curve(row, "nothing"), data.limits, data.flux_unit, METADATA_COLUMNS, data.bands)
@@ -190,7 +190,7 @@ def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> S
                 tokens.append(example.tokens)
                 object_indices.append(row)
     owner_N = np.array(object_indices, dtype=np.int64)
-    light_curves = DrawnCurves(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
+    light_curves = drawn_sample(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
     network, backbone = load_astro_moe(run)[0].eval(), load_backbone(run)[0]
     inputs = HeadInputs(embeddings_of(backbone, light_curves), *statistics_of(statistics_network(recipe), light_curves))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
@@ -345,7 +345,7 @@ def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, ou
     save_run(with_mapped_heads(network, fit, recipe), recipe, run, config.data, out / "run")
 
 
-def _write(folder: Path, part: str, light_curves: DrawnCurves, inputs: HeadInputs) -> None:
-    light_curves.save(folder / f"{part}.npz")
+def _write(folder: Path, part: str, light_curves: Sample, inputs: HeadInputs) -> None:
+    write_drawn(light_curves, folder / f"{part}.npz")
     np.savez(folder / f"{part}.statistics.npz", value=inputs.value, known=inputs.is_known)
     np.savez(folder / f"{part}.embedding.npz", embedding=inputs.embedding)

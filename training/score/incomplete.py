@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.drawn import DrawnCurves
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
 from nightjar_alerts.training.data.surveys import as_observed, assemble
@@ -250,7 +249,7 @@ PATTERN_PARAMETERS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def pattern_score(training: DrawnCurves, validation: DrawnCurves, rounds: int = 60) -> dict[str, float]:
+def pattern_score(training: Sample, validation: Sample, rounds: int = 60) -> dict[str, float]:
     """Return balanced accuracy and gain in log loss (nats) of boosted trees on the pattern of observations alone.
 
     The pattern is the number of points and the median error in each band. The gain is relative to predicting the class
@@ -269,12 +268,12 @@ def pattern_score(training: DrawnCurves, validation: DrawnCurves, rounds: int = 
     }
 
 
-def _pattern(curves: DrawnCurves) -> NDArray[np.float32]:
+def _pattern(curves: Sample) -> NDArray[np.float32]:
     """Return the log of the number of points and of the median error in every band, NaN without a point, (N, 2 B)."""
     value_NF = np.full((len(curves), 2 * len(BANDS)), np.nan, dtype=np.float32)
     for row in range(len(curves)):
-        at = slice(int(curves.curves.offsets[row]), int(curves.curves.offsets[row + 1]))
-        band, error = curves.curves.band[at], curves.curves.flux_err[at]
+        at = curves.points(row)
+        band, error = curves.band[at], curves.flux_err[at]
         for number in np.unique(band):
             here = band == number
             value_NF[row, number] = np.log(here.sum())

@@ -9,7 +9,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.training.data.batches import draw_examples, draw_indices
-from nightjar_alerts.training.data.dataset import Dataset, split_indices
+from nightjar_alerts.training.data.dataset import split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
 from nightjar_alerts.training.recipes.schema import Recipe
 
@@ -67,7 +68,7 @@ def fit_trees(
 
 
 def train_trees(
-    dataset: Dataset,
+    dataset: Sample,
     recipe: Recipe,
     examples: int,
     classifier: Kind = "boosted",
@@ -99,7 +100,7 @@ def _forest(seed: int) -> RandomForestClassifier:
 
 
 def _draw(
-    dataset: Dataset,
+    dataset: Sample,
     indices: Int64,
     recipe: Recipe,
     count: int,
