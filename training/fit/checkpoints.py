@@ -112,7 +112,7 @@ class Checkpoint:
 
     step: int
     network: State
-    optimiser: dict[str, Any]
+    optimizer: dict[str, Any]
     average: State | None
     best_score: float
     stale: int
@@ -169,7 +169,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises RunError if the file is not a readable checkpoint."""
     try:
-        return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if "optimiser" in state:  # its name in runs that older versions started
+            state["optimizer"] = state.pop("optimiser")
+        return Checkpoint(**state)
     except (RuntimeError, TypeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
         # The message of torch advises to load without weights_only, so it is not shown.
         raise RunError(f"{path} is not a readable checkpoint ({type(error).__name__})") from error

@@ -54,7 +54,7 @@ from nightjar_alerts.training.fit.checkpoints import (
     save_weights,
 )
 from nightjar_alerts.training.fit.distributed import Ranks, join_launch, map_tensors
-from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimizerConfig, ScheduleConfig
 
 
 class Interval:
@@ -151,7 +151,7 @@ NEW = ("head",)  # prefixes of parameters that are not transferred, unless a net
 Group = dict[str, Any]
 
 
-def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(config: OptimizerConfig, network: nn.Module) -> torch.optim.Optimizer:
     """Return AdamW over the trained parameters; ``decay = "matrices"`` excludes one-dimensional parameters from decay.
 
     With ``body_lr`` other than 1 the transferred parameters learn at that share of the rate (discriminative
@@ -169,13 +169,13 @@ def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.O
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
 
 
-def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate; groups with a ``share`` get that share of it."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = lr * group.get("share", 1.0)
 
 
-def _groups(config: OptimiserConfig, parameters: Sequence[nn.Parameter], share: float) -> list[Group]:
+def _groups(config: OptimizerConfig, parameters: Sequence[nn.Parameter], share: float) -> list[Group]:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     decayed = [parameter for parameter in trained if config.decay == "all" or parameter.ndim > 1]
     undecayed = [parameter for parameter in trained if config.decay == "matrices" and parameter.ndim <= 1]
@@ -199,7 +199,7 @@ def lr_factor(step: int, schedule: ScheduleConfig) -> float:
     return schedule.final_fraction + (1 - schedule.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, phase)))
 
 
-def clip_gradients(config: OptimiserConfig, network: nn.Module) -> torch.Tensor:
+def clip_gradients(config: OptimizerConfig, network: nn.Module) -> torch.Tensor:
     """Clip the gradients to the maximum norm; return the norm before clipping."""
     limit = math.inf if config.clip_norm is None else config.clip_norm
     return torch.nn.utils.clip_grad_norm_(network.parameters(), limit)
@@ -264,7 +264,7 @@ class TrainingRun:
     folder: Path
     network: nn.Module
     average: nn.Module | None
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     ranks: Ranks = field(default_factory=Ranks)
     step: int = 0
     best_score: float = -math.inf
@@ -327,15 +327,15 @@ def fit(
 def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> TrainingRun:
     """Return the initial state of a run of a network on its device."""
     ranks.align(network)
-    average = copy.deepcopy(network).eval() if config.optimiser.ema_decay is not None else None
-    return TrainingRun(config, folder, network, average, make_optimiser(config.optimiser, network), ranks)
+    average = copy.deepcopy(network).eval() if config.optimizer.ema_decay is not None else None
+    return TrainingRun(config, folder, network, average, make_optimizer(config.optimizer, network), ranks)
 
 
 def _restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     run.network.load_state_dict(checkpoint.network)
     if run.average is not None and checkpoint.average is not None:
         run.average.load_state_dict(checkpoint.average)
-    run.optimiser.load_state_dict(checkpoint.optimiser)
+    run.optimizer.load_state_dict(checkpoint.optimizer)
     run.step, run.best_score, run.stale = checkpoint.step, checkpoint.best_score, checkpoint.stale
 
 
@@ -412,20 +412,20 @@ def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> 
     """Take one step on a batch; the result depends only on the state and the step of the run."""
     config = run.config
     torch.manual_seed(_step_seed(config.seed, run.step, run.ranks.rank))
-    set_lr(run.optimiser, config.optimiser.lr * lr_factor(run.step, config.schedule))
+    set_lr(run.optimizer, config.optimizer.lr * lr_factor(run.step, config.schedule))
     run.network.train()
     with torch.autocast(config.device, torch.bfloat16, enabled=config.bfloat16), run.ranks.joined():
         step = task.loss(run.network, to_device(run.ranks.share(batch), config.device))
-    run.optimiser.zero_grad(set_to_none=True)
+    run.optimizer.zero_grad(set_to_none=True)
     step.loss.backward()
     loss = run.ranks.average_gradients(run.network, step.loss)
     if not torch.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss.item()} at step {run.step}; lower the learning rate")
-    norm = clip_gradients(config.optimiser, run.network)
-    run.optimiser.step()
+    norm = clip_gradients(config.optimizer, run.network)
+    run.optimizer.step()
     run.step += 1
-    if run.average is not None and config.optimiser.ema_decay is not None:
-        update_average(run.average, run.network, config.optimiser.ema_decay, run.step)
+    if run.average is not None and config.optimizer.ema_decay is not None:
+        update_average(run.average, run.network, config.optimizer.ema_decay, run.step)
     interval.add({"loss": loss, "gradient_norm": norm, **step.log})
 
 
@@ -449,7 +449,7 @@ def _log_interval(run: TrainingRun, task: Task, interval: Interval) -> float:
     means["seconds_per_step"] = np.asarray(seconds)
     line = {
         "step": run.step,
-        "lr": run.optimiser.param_groups[0]["lr"],
+        "lr": run.optimizer.param_groups[0]["lr"],
         "loss": loss,
         "gradient_norm": norm,
         "seconds_per_step": seconds,
@@ -478,7 +478,7 @@ def _save(run: TrainingRun) -> None:
     checkpoint = Checkpoint(
         step=run.step,
         network=run.network.state_dict(),
-        optimiser=run.optimiser.state_dict(),
+        optimizer=run.optimizer.state_dict(),
         average=None if run.average is None else run.average.state_dict(),
         best_score=run.best_score,
         stale=run.stale,

@@ -30,7 +30,7 @@ recipes.
 - a network in one band uses 200 observations of that band, including those before the trigger, since periodic variables
   have none;
 - half of a window is probed, counted as in the released code (``training.data.targets``), and the loss is its RMSE;
-- the released optimiser is Adam(0.9, 0.98) with Noam's schedule, which for this width warms up over 4,000 steps to
+- the released optimizer is Adam(0.9, 0.98) with Noam's schedule, which for this width warms up over 4,000 steps to
   9.9e-4; a cosine replaces its slow decay, so that a run ends.
 
 Pretrain, then classify from its weights::
@@ -86,7 +86,7 @@ from nightjar_alerts.training.recipes import astro_moe
 from nightjar_alerts.training.recipes.schema import (
     BatchConfig,
     DataConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     ScheduleConfig,
     ValidationConfig,
@@ -117,7 +117,7 @@ def astromer() -> Recipe:
         augmentation=AugmentationConfig(mta_days=()),
         schedule=ScheduleConfig(steps=20_000, warmup_steps=500),
         batch=BatchConfig(size=256),
-        optimiser=OptimiserConfig(lr=1e-3, betas=(0.9, 0.98)),
+        optimizer=OptimizerConfig(lr=1e-3, betas=(0.9, 0.98)),
     )
 
 
@@ -144,7 +144,7 @@ def debug_astromer() -> Recipe:
             "network": DEBUG_ASTROMER,
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": OptimiserConfig(lr=3e-3, ema_decay=0.9),
+            "optimizer": OptimizerConfig(lr=3e-3, ema_decay=0.9),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -181,7 +181,7 @@ def informer() -> Recipe:
         augmentation=AugmentationConfig(at_detection=0.5, g_r_only=0.1, detected_only=0.15, short_history=0.1),
         schedule=ScheduleConfig(steps=7_200, warmup_steps=200),
         batch=BatchConfig(size=64, pool=16),
-        optimiser=OptimiserConfig(lr=1e-3, weight_decay=0.01, decay="matrices", clip_norm=1.0, ema_decay=0.998),
+        optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.01, decay="matrices", clip_norm=1.0, ema_decay=0.998),
         validation=ValidationConfig(),
     )
 
@@ -221,7 +221,7 @@ def _small_informer(recipe: Recipe, name: str, **changes: object) -> Recipe:
             "network": network,
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": recipe.optimiser.model_copy(update={"lr": 3e-3, "ema_decay": 0.9}),
+            "optimizer": recipe.optimizer.model_copy(update={"lr": 3e-3, "ema_decay": 0.9}),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -277,7 +277,7 @@ def romae_surveys() -> Recipe:
             "name": "romae-surveys",
             "network": romae_default().network,
             "schedule": ScheduleConfig(steps=1_050, warmup_steps=100, final_fraction=0.0),
-            "optimiser": surveys.optimiser.model_copy(update={"lr": 8e-4}),
+            "optimizer": surveys.optimizer.model_copy(update={"lr": 8e-4}),
             "validation": ValidationConfig(every=400, objects=1_000, keep="last"),
         }
     )
@@ -291,7 +291,7 @@ def debug_romae() -> Recipe:
             "network": _debug_romae(),
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": OptimiserConfig(lr=3e-3, ema_decay=0.9),
+            "optimizer": OptimizerConfig(lr=3e-3, ema_decay=0.9),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -311,7 +311,7 @@ def _romae(name: str, encoder: RoMAEEncoderConfig) -> Recipe:
         augmentation=AS_SEEN,
         schedule=ScheduleConfig(steps=25 * TRAINING_EPOCH, warmup_steps=2_000, final_fraction=0.0),
         batch=BatchConfig(size=256),
-        optimiser=OptimiserConfig(lr=1e-4, weight_decay=0.05, clip_norm=10.0),
+        optimizer=OptimizerConfig(lr=1e-4, weight_decay=0.05, clip_norm=10.0),
         validation=ValidationConfig(every=500, log_every=100),
     )
 
@@ -325,7 +325,7 @@ def _romae_pretraining(name: str, encoder: RoMAEEncoderConfig) -> Recipe:
         masking=HALF_HIDDEN,
         schedule=ScheduleConfig(steps=400 * PRETRAINING_EPOCH, warmup_steps=2_000, final_fraction=0.0),
         batch=BatchConfig(size=512, balance=0.0),
-        optimiser=OptimiserConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.05, clip_norm=10.0),
+        optimizer=OptimizerConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.05, clip_norm=10.0),
         validation=ValidationConfig(every=1_000, log_every=100),
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, lr_factor, to_device, update_average
-from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimizerConfig, ScheduleConfig, ValidationConfig
 
 
 class Pair(NamedTuple):
@@ -47,7 +47,7 @@ def config(steps: int = 40, **changes: Any) -> FitConfig:
     base = FitConfig(
         name="line",
         schedule=ScheduleConfig(steps=steps, warmup_steps=2),
-        optimiser=OptimiserConfig(lr=0.3, ema_decay=0.5),
+        optimizer=OptimizerConfig(lr=0.3, ema_decay=0.5),
         validation=ValidationConfig(every=10, log_every=5),
         threads=1,
     )
@@ -140,10 +140,10 @@ def test_on_a_terminal_there_is_a_bar_and_warnings_stand_above_it(
     assert "best=-" in last  # minus an error
 
 
-def test_make_optimiser_with_matrices_does_not_decay_biases(tmp_path: Path) -> None:
+def test_make_optimizer_with_matrices_does_not_decay_biases(tmp_path: Path) -> None:
     for decay in ("all", "matrices"):
-        optimiser = OptimiserConfig(lr=1e-6, weight_decay=1e5, decay=decay)
-        fit(network(), Line(), config(5, optimiser=optimiser), tmp_path / decay, config(), progress=False)
+        optimizer = OptimizerConfig(lr=1e-6, weight_decay=1e5, decay=decay)
+        fit(network(), Line(), config(5, optimizer=optimizer), tmp_path / decay, config(), progress=False)
     spared, decayed = (load_checkpoint(tmp_path / name / CHECKPOINT).network for name in ("matrices", "all"))
     before = network().state_dict()
     torch.testing.assert_close(spared["1.bias"], before["1.bias"], atol=1e-4, rtol=1e-4)

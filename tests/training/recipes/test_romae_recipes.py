@@ -26,7 +26,7 @@ def test_encoders_have_the_published_sizes_and_settings(recipe: Recipe, encoder:
         counts = count_parameters(build(recipe.network, recipe.task))["by_part"]
     assert isinstance(counts, dict)
     assert counts["encoder"] == encoder
-    assert (recipe.optimiser.weight_decay, recipe.optimiser.clip_norm) == (0.05, 10.0)
+    assert (recipe.optimizer.weight_decay, recipe.optimizer.clip_norm) == (0.05, 10.0)
     assert recipe.schedule.warmup_steps == 2_000
     assert recipe.augmentation.mta_days == ()
 
