@@ -31,9 +31,10 @@ from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
     Commands,
     add_command,
+    add_recipe,
     at_least,
+    chosen_recipe,
     means_of,
-    named_recipe,
     print_json,
     progress,
     write_json,
@@ -72,10 +73,10 @@ def _simulate(options: argparse.Namespace) -> None:
 def add_fit(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "fit", _fit, "train a recipe; run the same command again to resume")
-    parser.add_argument("recipe", help="name of a recipe; see `describe`")
+    add_recipe(parser)
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of light curves, or JSON of a mixture")
     parser.add_argument("--out", type=Path, help="run folder; default: runs/<recipe>-<seed>")
-    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of weights, sampling and augmentation")
+    parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
     parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
     parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's, or torch's choice")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
@@ -88,10 +89,7 @@ def _fit(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.fit.distributed import is_first
     from nightjar_alerts.training.fit.train import train
 
-    named = named_recipe(options.recipe)
-    schedule = named.schedule.model_copy(update={"steps": options.steps or named.schedule.steps})
-    changes = {"seed": options.seed, "schedule": schedule, "threads": options.threads or named.threads}
-    recipe = named.model_copy(update={**changes, "device": options.device or named.device})
+    recipe = chosen_recipe(options)
     folder = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
     result = train(recipe, options.data, folder, pretrained=options.pretrained, max_minutes=options.max_minutes)
     if is_first():
@@ -281,16 +279,26 @@ def _adapt(options: argparse.Namespace) -> None:
 
 def add_describe(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "describe", _describe, "print a resolved recipe and the size of its network as JSON")
-    parser.add_argument("recipe", help="astro-moe-pe, astro-moe-tm, multiband-astromer, default ...")
+    parser = add_command(
+        commands, "describe", _describe, "print a recipe as TOML and the size of its network, or list all recipes"
+    )
+    add_recipe(parser, optional=True)
 
 
 def _describe(options: argparse.Namespace) -> None:
     from nightjar_alerts.models.networks.zoo import build, count_parameters
+    from nightjar_alerts.training.recipes.catalogue import PURPOSES
+    from nightjar_alerts.training.recipes.resolve import as_toml
 
-    recipe = named_recipe(options.recipe)
-    parameters = count_parameters(build(recipe.network, recipe.task))
-    print_json({"recipe": recipe.model_dump(mode="json"), "parameters": parameters})
+    if options.recipe is None:
+        sys.stdout.write("".join(f"{name}: {purpose}\n" for name, purpose in PURPOSES.items()))
+        return
+    recipe = chosen_recipe(options)
+    counts = count_parameters(build(recipe.network, recipe.task))
+    head = f"# {recipe.name}: {PURPOSES[recipe.name]}\n" if recipe.name in PURPOSES else ""
+    head += f"# {counts.total:,} parameters, of which {counts.active:,} are active for a token:\n"
+    head += "".join(f"#   {name} {number:,}\n" for name, number in counts.by_part.items())
+    sys.stdout.write(f"{head}\n{as_toml(recipe)}")
 
 
 def add_card(commands: Commands) -> None:

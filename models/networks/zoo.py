@@ -7,7 +7,7 @@ A pretraining network uses the classifier's names for the parts that they share,
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -19,14 +19,19 @@ from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts
 from nightjar_alerts.models.networks.romae import RoMAE, RoMAEConfig, RoMAEPretraining
 
 
-def count_parameters(network: nn.Module) -> dict[str, int | dict[str, int]]:
-    """Count trainable parameters as ``{"total", "active", "by_part": {child: total}}``.
+class ParameterCounts(NamedTuple):
+    """Numbers of trainable parameters; ``active`` leaves out the experts that a token is not routed to."""
 
-    ``active`` leaves out the experts that a token is not routed to.
-    """
+    total: int
+    active: int
+    by_part: dict[str, int]
+
+
+def count_parameters(network: nn.Module) -> ParameterCounts:
+    """Count the parameters of a network and of each of its parts."""
     inactive = sum(_inactive_parameters(module) for module in network.modules())
     by_part = {name: _n_parameters(child) for name, child in network.named_children() if _n_parameters(child)}
-    return {"total": _n_parameters(network), "active": _n_parameters(network) - inactive, "by_part": by_part}
+    return ParameterCounts(_n_parameters(network), _n_parameters(network) - inactive, by_part)
 
 
 def _n_parameters(module: nn.Module) -> int:

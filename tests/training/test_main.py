@@ -1,6 +1,6 @@
 """The command line: the whole debug pipeline, help, and errors a user can make."""
 
-import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +14,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.experiments import EXPERIMENTS
+from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
 
@@ -52,12 +53,16 @@ def test_describe_prints_the_papers_sizes(
     recipe: str, total: int, active: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["describe", recipe])
-    described = json.loads(capsys.readouterr().out)
-    assert described["recipe"]["name"] == recipe
-    assert described["recipe"]["network"]["d_model"] == 192
-    assert described["parameters"]["total"] == total
-    assert described["parameters"]["active"] == active
-    assert sum(described["parameters"]["by_part"].values()) == total
+    described = capsys.readouterr().out
+    assert f"# {total:,} parameters, of which {active:,} are active" in described
+    parts = re.findall(r"^#   \w+ ([\d,]+)$", described, re.MULTILINE)
+    assert sum(int(part.replace(",", "")) for part in parts) == total
+    assert "d_model = 192" in described
+
+
+def test_describe_without_a_recipe_says_when_to_use_each(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["describe"])
+    assert [line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()] == list(RECIPES)
 
 
 def test_help_names_every_command_without_loading_torch() -> None:

@@ -39,6 +39,21 @@ def multiband_astromer() -> Recipe:
     return with_network(astro_moe_pe(), "multiband-astromer", n_experts=0, n_input_experts=0)
 
 
+def astro_moe_tm_pretraining() -> Recipe:
+    """Return the pretraining of ``astro-moe-tm``."""
+    return pretraining(astro_moe_tm())
+
+
+def astro_moe_pe_pretraining() -> Recipe:
+    """Return the pretraining of ``astro-moe-pe``."""
+    return pretraining(astro_moe_pe())
+
+
+def multiband_astromer_pretraining() -> Recipe:
+    """Return the pretraining of ``multiband-astromer``."""
+    return pretraining(multiband_astromer())
+
+
 def default() -> Recipe:
     """Return the shipped model: Astro-MoE, time modulation, two thirds of the paper's width, 2,140,966 parameters.
 

@@ -15,7 +15,7 @@ PAPER = {"astro-moe-pe": 4_640_422, "astro-moe-tm": 4_935_334, "multiband-astrom
 @pytest.mark.parametrize(("name", "total"), PAPER.items())
 def test_paper_recipes_have_the_papers_sizes_and_settings(name: str, total: int) -> None:
     recipe = RECIPES[name]()
-    assert count_parameters(build(recipe.network))["total"] == total
+    assert count_parameters(build(recipe.network)).total == total
     assert isinstance(recipe.network, AstroMoEConfig)
     assert recipe.network.dropout == 0.1
     assert recipe.network.aux_weight == 0.01
