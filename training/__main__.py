@@ -14,7 +14,11 @@ run, so that ``--help`` is fast.
 
 import argparse
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -40,8 +44,8 @@ from nightjar_alerts.training.options import (
     write_json,
 )
 
-STOPPED = 130
-"""Exit status after an interrupt."""
+SIGNALLED = 128
+"""Exit status after a signal, less its number."""
 
 
 def add_simulate(commands: Commands) -> None:
@@ -351,15 +355,40 @@ def main(arguments: list[str] | None = None) -> None:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        _run(arguments)
+        with _terminable():
+            _run(arguments)
     except ValidationError as error:
         lines = [f"error: {' '.join(map(str, details['loc']))}: {details['msg']}" for details in error.errors()]
         raise SystemExit("\n".join(lines)) from error
-    except (BundleError, OSError, ValueError) as error:
+    except (BundleError, FloatingPointError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
-        print(f"nightjar-train: {error or 'interrupted; finished parts of a resumable run are kept'}", file=sys.stderr)
-        raise SystemExit(STOPPED) from error
+        print(f"nightjar-train: {error or INTERRUPTED}", file=sys.stderr)
+        raise SystemExit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
+
+
+INTERRUPTED = "interrupted; run the same command again: finished parts of `fit` and `makers crossvalidate` are kept"
+
+
+class _Terminated(KeyboardInterrupt):
+    number = signal.SIGTERM
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command as SIGINT does; only the main thread may set handlers."""
+
+    def stop(*_: object) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: list[str]) -> None:

@@ -1,12 +1,15 @@
 """The command line: the whole debug pipeline, help, and errors a user can make."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from nightjar_alerts.models.bundle import load_bundle, verify_golden
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
@@ -14,6 +17,9 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.experiments import EXPERIMENTS
+from nightjar_alerts.training.fit import loop
+from nightjar_alerts.training.fit.checkpoints import load_best
+from nightjar_alerts.training.fit.curves import write_metrics
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
@@ -143,17 +149,69 @@ def test_export_refuses_a_folder_in_use_and_other_data(pipeline: Pipeline, tmp_p
         main(f"export {pipeline.run} {tmp_path / 'out'} --data {other}".split())
 
 
-def test_an_interrupt_is_one_sentence_and_status_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_one_sentence(
+    number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr("nightjar_alerts.models.networks.zoo.count_parameters", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["describe", "debug"])
-    assert stopped.value.code == 130
+    assert stopped.value.code == status
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def signal_at(step: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a signal to this process during the ``step``-th step from now on."""
+    take_step, taken = loop.train_step, []
+
+    def signalled(*arguments: Any) -> None:
+        take_step(*arguments)
+        taken.append(1)
+        if len(taken) == step:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(loop, "train_step", signalled)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_fit_after_a_signal_before_the_first_validation_resumes_to_the_same_numbers(
+    number: signal.Signals,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 60)
+    settings = "--steps 6 --set validation.every=3 --set validation.log_every=1"
+    command = f"fit debug --data {data} --threads 1 {settings} --out"
+    signal_at(2, number, monkeypatch)
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), str(tmp_path / "parts")])
+    assert stopped.value.code == status
+    assert capsys.readouterr().err == (
+        f"nightjar-train: stopped at step 2; run the same command to resume from {tmp_path / 'parts'}\n"
+    )
+    for name in ("parts", "whole"):
+        main([*command.split(), str(tmp_path / name)])
+    parts, whole = (load_best(tmp_path / name) for name in ("parts", "whole"))
+    assert all(torch.equal(parts[name], value) for name, value in whole.items())
+    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
+
+
+def numbers(run: Path) -> list[dict[str, float]]:
+    """Return all metrics of a run but its speed."""
+    speeds = ("seconds_per_step", "curves_per_second")
+    return [{name: row[name] for name in row if name not in speeds} for row in write_metrics(run)]
+
+
+def test_fit_with_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 60)
+    wild = "--set optimizer.lr=1e30 --set optimizer.clip_norm=null"
+    with pytest.raises(SystemExit, match=r"^error: the .* (is|not finite) .*\. Start another run with a lower"):
+        main(f"fit debug --data {data} --out {tmp_path / 'run'} --threads 1 {wild}".split())
 
 
 def test_export_of_a_run_without_validation_says_what_to_do(tmp_path: Path) -> None:
