@@ -33,11 +33,13 @@ from pydantic import ValidationError
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
+    PRETRAINED,
     Commands,
     add_command,
     add_recipe,
     at_least,
     chosen_recipe,
+    chosen_weights,
     means_of,
     print_json,
     progress,
@@ -84,7 +86,7 @@ def add_fit(commands: Commands) -> None:
     parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
     parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's, or torch's choice")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
-    parser.add_argument("--pretrained", type=Path, help="run folder with the initial weights; default: random ones")
+    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
     parser.add_argument("--max-minutes", type=float, help="save a checkpoint and stop after this time")
 
 
@@ -93,9 +95,9 @@ def _fit(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.fit.distributed import is_first
     from nightjar_alerts.training.fit.train import train
 
-    recipe = chosen_recipe(options)
+    recipe, pretrained = chosen_recipe(options), chosen_weights(options)
     folder = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
-    result = train(recipe, options.data, folder, pretrained=options.pretrained, max_minutes=options.max_minutes)
+    result = train(recipe, options.data, folder, pretrained=pretrained, max_minutes=options.max_minutes)
     if is_first():
         print_json({"run": str(folder), **result._asdict()})
 

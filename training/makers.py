@@ -17,11 +17,13 @@ import sys
 from pathlib import Path
 
 from nightjar_alerts.training.options import (
+    PRETRAINED,
     Commands,
     add_command,
     add_recipe,
     at_least,
     chosen_recipe,
+    chosen_weights,
     means_of,
     named_recipe,
     print_json,
@@ -308,7 +310,7 @@ def _add_crossvalidate(tools: Commands) -> None:
     parser.add_argument("--folds", type=at_least(2), default=5, help="number of folds of the objects")
     parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
     parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
-    parser.add_argument("--pretrained", type=Path, help="run folder with the initial weights of every fold")
+    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
     parser.add_argument("--no-network", action="store_true", help="train the trees only, no network")
     parser.add_argument("--no-trees", action="store_true", help="train the network only, no trees")
     parser.add_argument(
@@ -328,7 +330,7 @@ def _crossvalidate(options: argparse.Namespace) -> None:
         options.data,
         runs,
         folds=options.folds,
-        pretrained=options.pretrained,
+        pretrained=chosen_weights(options),
         trees=[] if options.no_trees else options.trees or ["boosted", "forest"],
         features=options.features,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nightjar_alerts.training.fit.train import Pretrained
     from nightjar_alerts.training.recipes.schema import Recipe
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -70,6 +71,16 @@ def chosen_recipe(options: argparse.Namespace) -> "Recipe":
     given = {field: getattr(options, name, None) for name, field in fields.items()}
     settings = [f"{field}={value}" for field, value in given.items() if value is not None]
     return named_recipe(options.recipe, [*options.set, *settings])
+
+
+PRETRAINED = "initial weights: a run folder, a bundle's folder or the name of a shipped bundle; default: random ones"
+
+
+def chosen_weights(options: argparse.Namespace) -> "Pretrained | None":
+    """Return the weights that ``--pretrained`` names."""
+    from nightjar_alerts.training.export.weights import initial_weights
+
+    return None if options.pretrained is None else initial_weights(options.pretrained)
 
 
 def means_of(report: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 from nightjar_alerts.models.bundle import load_bundle, verify_golden
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
@@ -112,7 +114,9 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
         ("describe nonsense", "unknown recipe 'nonsense'"),
         ("experiment nonsense", "unknown experiment 'nonsense'"),
         ("fit debug --data {tmp}/absent.parquet", "absent.parquet"),
-        ("fit debug --data {tmp}/text.parquet", "not a Parquet file"),
+        ("fit debug --data {tmp}/text.csv", "import it first: nightjar-train import table {tmp}/text.csv --out"),
+        ("fit debug --data {tmp}/table.parquet", "import it first: nightjar-train import table {tmp}/table.parquet"),
+        ("fit debug --data {tmp}/toy.parquet --pretrained {tmp}", "neither a run folder, nor a bundle's folder"),
         ("export {tmp} {tmp}/out --data {tmp}/toy.parquet", "not a run folder"),
         ("evaluate {tmp} --data {tmp}/toy.parquet --report {tmp}/report.json", "not a run folder"),
         ("evaluate --on surveys {tmp} --data {tmp} --report {tmp}/r.json --split train", "validation or test"),
@@ -123,11 +127,12 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
 )
 def test_mistakes_end_in_one_line(arguments: str, message: str, tmp_path: Path) -> None:
     write_toy_dataset(tmp_path / "toy.parquet", 8)
-    (tmp_path / "text.parquet").write_text("object_id,mjd\n")
+    (tmp_path / "text.csv").write_text("object_id,mjd\n")
+    parquet.write_table(pa.table({"mjd": [1.0]}), tmp_path / "table.parquet")
     with pytest.raises(SystemExit) as stopped:
         main(arguments.format(tmp=tmp_path).split())
     assert isinstance(stopped.value.code, str)
-    assert message in stopped.value.code
+    assert message.format(tmp=tmp_path) in stopped.value.code
     assert "\n" not in stopped.value.code.strip() or "manifest" in message
 
 

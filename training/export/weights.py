@@ -27,8 +27,10 @@ from torch import Tensor, nn
 
 from nightjar_alerts.models.bundle import (
     CUDA_MODEL,
+    MANIFEST,
     BundleError,
     load_bundle,
+    pretrained_bundles,
     read_golden,
     verify_golden,
     write_golden,
@@ -45,7 +47,8 @@ from nightjar_alerts.training.export.describe import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
 from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork
-from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
+from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, RunError, save_weights
+from nightjar_alerts.training.fit.train import Pretrained, weights_of_run
 from nightjar_alerts.training.fit.trees.forest import forest_in
 from nightjar_alerts.training.recipes.schema import Recipe
 
@@ -89,6 +92,25 @@ def unpack(path: Path, folder: Path) -> Path:
     write_atomic(folder / CONFIG, RunConfig(recipe=recipe, data=source).model_dump_json(indent=2).encode())
     save_weights(folder / BEST, network.state_dict())
     return folder
+
+
+def initial_weights(source: str) -> Pretrained:
+    """Return the weights of a run folder, a bundle's folder or a bundle of the package by name, for ``--pretrained``.
+
+    Raises
+    ------
+    RunError, BundleError
+        If there is no such run or bundle, or its weights cannot be read.
+    """
+    bundles = pretrained_bundles()
+    folder = bundles.get(source, Path(source))
+    if (folder / CONFIG).exists():
+        return weights_of_run(folder)
+    if not (folder / MANIFEST).exists():
+        raise RunError(f"{source} is neither a run folder, nor a bundle's folder, nor one of {', '.join(bundles)}")
+    bundle = load_bundle(folder)
+    network, _ = read_network(folder)
+    return Pretrained(f"{bundle.manifest.name} {bundle.manifest.version}", bundle.sha256, network.state_dict())
 
 
 def export_again(path: Path, folder: Path) -> dict[str, Any]:

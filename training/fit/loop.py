@@ -27,6 +27,7 @@ run does not retain the random initial weights.
 import copy
 import logging
 import math
+import shutil
 import signal
 import sys
 import threading
@@ -484,7 +485,10 @@ class _Report:
 def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
     """Show a progress bar on a terminal, with warnings above it; none if the output goes to a file."""
     steps, disable = run.config.schedule.steps, None if progress else True  # None: on a terminal only
-    with tqdm(total=steps, initial=run.step, desc=run.config.name, unit="step", disable=disable) as bar:
+    columns = shutil.get_terminal_size().columns  # tqdm shows nothing on a terminal that states no size
+    with tqdm(
+        total=steps, initial=run.step, desc=run.config.name, unit=" steps", disable=disable, ncols=columns
+    ) as bar:
         if bar.disable:
             yield bar
             return

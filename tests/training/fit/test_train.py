@@ -1,6 +1,7 @@
 """Training runs on light curves: exact resume, determinism, learning, what they write, pretrained weights."""
 
 import multiprocessing
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,15 @@ def test_train_on_pretrained_run_keeps_heads_only_with_keep_heads(keep_heads: bo
     heads = [name for name in first if name.startswith("head") and name.endswith("weight")]
     assert heads
     assert all(torch.allclose(first[name], second[name], atol=1e-6) == keep_heads for name in heads)
+
+
+def test_train_on_pretrained_weights_states_which_were_taken(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny(3), data, tmp_path / "first", progress=False)
+    wider = tiny(3, network=tiny().network.model_copy(update={"d_tab": 64, "tab_ff": 64}))
+    train(wider, data, tmp_path / "second", pretrained=tmp_path / "first")
+    first, *reasons = capsys.readouterr().err.splitlines()[:3]
+    assert re.fullmatch(rf"\d+ of \d+ tensors are from {tmp_path / 'first'}", first)
+    assert re.fullmatch(r"  new \(another shape\): .*metadata \(\d+\)", reasons[0])
+    assert re.fullmatch(r"  new \(heads\): head_lc \(\d+\).*", reasons[1])
