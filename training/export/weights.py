@@ -71,6 +71,8 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
     """
     bundle = load_bundle(path)
     recipe = Recipe.model_validate(bundle.manifest.recipe)
+    if recipe.network.architecture == "python":  # a bundle, which anybody may have made, imports no code
+        raise BundleError(f"{path}: its network is not part of Nightjar; use the run folder that it was exported from")
     network = build(recipe.network, recipe.task)
     weights = _weights(onnx.load(bundle.model))
     own = network.state_dict()

@@ -138,7 +138,9 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
     torch.manual_seed(recipe.seed)
     network = build(recipe.network, recipe.task)
     if recipe.task == "classify":
-        network.fit_inputs(dataset.metadata[train_indices])  # type: ignore[operator]  # a classifier has it; nn.Module does not
+        fit_inputs = getattr(network, "fit_inputs", None)  # of networks that take metadata
+        if fit_inputs is not None:
+            fit_inputs(dataset.metadata[train_indices])
         fit_statistics = getattr(network, "fit_statistics", None)
         if fit_statistics is not None:
             fit_statistics(partial(_sample_inputs, network, recipe, dataset, train_indices))
