@@ -256,7 +256,7 @@ def test_fit_on_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
         save(content, file)
 
-    monkeypatch.setattr(checkpoints.torch, "save", full)
+    monkeypatch.setattr(torch, "save", full)
     with pytest.raises(RunError, match=r"No space left on device\. The checkpoint of step 10 is kept\. Run the same"):
         fit(network(), Line(), config(), tmp_path / "run", config(), progress=False)
     monkeypatch.undo()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nightjar_alerts.models.networks.romae import RoMAEConfig
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from nightjar_alerts.training.recipes.resolve import RecipeError, as_toml, resolve
@@ -36,7 +37,7 @@ def test_resolve_a_file_that_extends_a_recipe_changes_its_fields(tmp_path: Path)
 
 def test_resolve_another_architecture_replaces_the_network() -> None:
     recipe = resolve("default", ["network.architecture=romae", "network.flux_scale=2"])
-    assert (recipe.network.architecture, recipe.network.flux_scale) == ("romae", 2.0)
+    assert recipe.network == RoMAEConfig(flux_scale=2.0)
 
 
 @pytest.mark.parametrize(
