@@ -86,7 +86,7 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
 
 
 def unpack(path: Path, folder: Path) -> Path:
-    """Write the weights of a bundle as a run folder for ``train --pretrained``, and return the folder."""
+    """Write the weights of a bundle as a run folder for ``fit --pretrained``, and return the folder."""
     network, recipe = read_network(path)
     graph = load_bundle(path).model
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Training on several processes: every batch is split by rows, gradients are averaged, one process writes output.
 
-    torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet
+    torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training fit default --data build/sim.parquet
 
 Use one process per GPU, or per group of cores (``--threads``). Without torchrun, :class:`Ranks` does nothing.
 

@@ -333,12 +333,13 @@ def fit(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     ranks = join_launch(config.device)
-    checkpoint = ranks.from_first(lambda: open_run(folder, identity))
+    try:
+        checkpoint = ranks.from_first(lambda: open_run(folder, identity))
+    except OSError as error:
+        raise RunError(f"{_problem(folder, error)}. A checkpoint in it is kept. {RESUME}") from error
     run = begin(network.to(config.device), config, folder, ranks)
     if checkpoint is not None:
         _restore(run, checkpoint)
-    if ranks.first and not run.finished:
-        append_start(folder, describe_start(run.step, config.device, ranks.size))
     deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     if not run.finished:
         _loop(run, task, deadline, progress=progress)
@@ -365,14 +366,15 @@ def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: boo
     with _bar(run, progress and run.ranks.first) as bar, _signals(twice_ends=run.ranks.alone) as received:
         report = _Report(run, bar, progress and bar.disable and run.ranks.first)
         try:
+            if run.ranks.first:
+                append_start(run.folder, describe_start(run.step, run.config.device, run.ranks.size))
             _steps(run, task, deadline, report, received)
         except FloatingPointError as error:
             raise FloatingPointError(
                 f"{error}. {_kept(run)}. Start another run with a lower learning rate (--set optimizer.lr=...)"
             ) from error
         except OSError as error:
-            place = error.filename or run.folder
-            raise RunError(f"{place}: {error.strerror or error}. {_kept(run)}. {RESUME}") from error
+            raise RunError(f"{_problem(run.folder, error)}. {_kept(run)}. {RESUME}") from error
     if received:
         raise Stopped(f"stopped at step {run.step}; run the same command to resume from {run.folder}", received[0])
 
@@ -401,6 +403,10 @@ def _steps(run: TrainingRun, task: Task, deadline: float | None, report: "_Repor
 
 
 RESUME = "Run the same command to resume"
+
+
+def _problem(folder: Path, error: OSError) -> str:
+    return f"{error.filename or folder}: {error.strerror or error}"
 
 
 def _kept(run: TrainingRun) -> str:

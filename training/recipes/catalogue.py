@@ -13,11 +13,13 @@ Notable:
 - ``surveys`` trains the network of a bundle on light curves of every survey; ``surveys-heads``, ``surveys-bands`` and
   ``ztf-types`` configure the light curves of ``makers draw``;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
-- the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``train --pretrained``) or to forecast;
+- the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``fit --pretrained``) or to forecast;
 - a variant calls its parent and changes the differences.
 
-Print a resolved recipe::
+``_PURPOSES`` says when to use each. A TOML file or ``--set`` changes a recipe (``training.recipes.resolve``). List the
+recipes, and print one::
 
+    nightjar-train describe
     nightjar-train describe default
 
 The recipes of Astro-MoE are in ``astro_moe``. This module has those of the other published networks:
