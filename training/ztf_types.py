@@ -228,17 +228,17 @@ def fit_class_map(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[
     middle_C = logits_NHC.mean((0, 1))
     map_6C = torch.zeros(len(NUMBER), len(middle_C), dtype=torch.float64, requires_grad=True)
     bias_6 = torch.zeros(len(NUMBER), dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([map_6C, bias_6], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([map_6C, bias_6], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         log_p_N6 = log_softmax(log_softmax((logits_NHC - middle_C) @ map_6C.T + bias_6, -1).mean(1), -1)
         wrong = (nll_loss(log_p_N6, label, reduction="none") * weight).mean()
         value = wrong + RIDGE * map_6C.square().sum() / len(label)
         value.backward()
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     fitted_6C, fitted_6 = map_6C.detach().numpy(), bias_6.detach().numpy()
     return fitted_6C, fitted_6 - fitted_6C @ middle_C.numpy()
 
