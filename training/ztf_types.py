@@ -47,6 +47,7 @@ from nightjar_alerts.training.fit.heads import (
     statistics_of,
 )
 from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
+from nightjar_alerts.training.fit.trees.parameters import REGULAR, REGULAR_ROUNDS, ZTF_TYPES, ZTF_TYPES_ROUNDS
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.metrics import confusion, macro_f1, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -54,13 +55,7 @@ from nightjar_alerts.training.recipes.schema import Recipe
 Int = NDArray[np.int64]
 
 NUMBER: Final = {name: number for number, name in enumerate(ZTF_SUPERNOVAE.names)}
-ROUNDS: Final = 120
 DRAWS: Final = 1000
-PARAMETERS: Final[Mapping[str, Any]] = {
-    "objective": "multiclass", "num_class": len(NUMBER), "learning_rate": 0.06, "num_leaves": 15,
-    "min_data_in_leaf": 12, "feature_fraction": 0.2, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 3.0,
-    "max_bin": 63, "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
-}  # fmt: skip
 POWER: Final = 0.4
 """Exponent of the class size in the weight of a class, for macro-F1."""
 
@@ -73,13 +68,13 @@ def typed(sample: Sample) -> tuple[Sample, Int]:
 
 
 def _boosted(
-    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
+    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int, **changes: Any
 ) -> list[Int]:
     """Fit trees with every seed to some light curves; return their predicted classes of others."""
     weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
     named = []
     for seed in seeds:
-        parameters = {**PARAMETERS, **changes}
+        parameters = {**ZTF_TYPES, "num_class": len(NUMBER), **changes}
         booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
         named.append(np.asarray(booster.predict(other_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
@@ -101,16 +96,12 @@ def _score(truth: Int, named: Int) -> float:
 DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
 DRAWN_WEIGHT: Final = 0.45  # of all draws of an object, where the complete light curve has 1
 FOLDS: Final = 5
-TREE_ROUNDS: Final = 160
-REGULAR: Final[Mapping[str, Any]] = {
-    "min_data_in_leaf": 30, "feature_fraction": 0.1, "learning_rate": 0.04, "num_leaves": 10, "lambda_l2": 10.0,
-}  # fmt: skip
 RIDGE: Final = 2.0
 ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
-    "trees": (ROUNDS, {}),
-    "more regular trees": (TREE_ROUNDS, REGULAR),
+    "trees": (ZTF_TYPES_ROUNDS, {}),
+    "more regular trees": (REGULAR_ROUNDS, REGULAR),
 }
-"""Trees alone that what is fitted is compared with: rounds, and changes of `PARAMETERS`."""
+"""Trees alone that what is fitted is compared with: rounds, and changes of `ZTF_TYPES`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +207,7 @@ def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTyp
     label_N, rows = drawn.light_curves.label, drawn.rows(learns_O)
     forest = fit_forest(
         drawn.values[rows], label_N[rows], len(NUMBER),
-        seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
+        seed=seed, rounds=REGULAR_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
     )  # fmt: skip
     rows = drawn.rows(learns_O & drawn.unlearned_O)
     return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows)))

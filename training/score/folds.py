@@ -33,6 +33,7 @@ from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.fit.train import Pretrained, train
 from nightjar_alerts.training.fit.trees.classical import Kind, fit_trees
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
+from nightjar_alerts.training.fit.trees.parameters import FOLDS_BOOSTED, FOLDS_FOREST
 from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.baseline import NAMES
@@ -40,8 +41,6 @@ from nightjar_alerts.training.score.predictions import ModelPanel, Predictions, 
 from nightjar_alerts.training.score.sections import number, spread
 
 VALIDATION = 0.1
-BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}
-FOREST = {"n_estimators": 400, "min_samples_leaf": 3, "n_jobs": -1}
 
 Fold = Callable[[Recipe], Predictions]  # trains on the split of a recipe and predicts its test objects
 
@@ -143,8 +142,8 @@ def _tree_fold(kind: Kind, dataset: Sample, rows_N: Int64, value_NF: NDArray[np.
 
 def _estimator(kind: Kind) -> HistGradientBoostingClassifier | RandomForestClassifier:
     if kind == "boosted":
-        return HistGradientBoostingClassifier(**BOOSTING, early_stopping=False, class_weight="balanced", random_state=0)
-    return RandomForestClassifier(**FOREST, class_weight="balanced_subsample", random_state=0)
+        return HistGradientBoostingClassifier(**FOLDS_BOOSTED, random_state=0)
+    return RandomForestClassifier(**FOLDS_FOREST, random_state=0)
 
 
 def table(report: dict[str, Any]) -> str:
