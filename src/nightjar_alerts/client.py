@@ -61,7 +61,7 @@ from nightjar_alerts.core.result import (
     ResultFields,
 )
 from nightjar_alerts.core.serializer import RequestedPrior, failure
-from nightjar_alerts.inputs import Input, Request, call_options, decode_inputs, evolution_input, flatten, read_request
+from nightjar_alerts.inputs import CallInputs, Input, call_options, decode_inputs, evolution_input, flatten, read_request
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
@@ -400,7 +400,7 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
         """Send the requests of an exchange and return its result."""
 
     @abstractmethod
-    def _classify(self, request: Request, options: _Options) -> Any:
+    def _classify(self, request: CallInputs, options: _Options) -> Any:
         """Classify the inputs of a call."""
 
     @abstractmethod
@@ -533,7 +533,7 @@ class Client(_Base[Evolution, Iterator[Result]]):
                 for future in waiting:
                     future.cancel()
 
-    def _classify(self, request: Request, options: _Options) -> Result | Results:
+    def _classify(self, request: CallInputs, options: _Options) -> Result | Results:
         if request.single:
             result: Result = self._run(self._exchanges.single(next(iter(request.inputs)), options))
             return result
@@ -579,7 +579,7 @@ class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
         """Close the connections."""
         await self._http.aclose()
 
-    async def _classify(self, request: Request, options: _Options) -> Result | Results:
+    async def _classify(self, request: CallInputs, options: _Options) -> Result | Results:
         if request.single:
             result: Result = await self._run(self._exchanges.single(next(iter(request.inputs)), options))
             return result

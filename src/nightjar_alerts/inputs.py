@@ -81,7 +81,7 @@ SeveralLightCurves = (
 """What `classify` accepts besides a single light curve; not a Mapping, which is one light curve."""
 
 
-class Request(NamedTuple):
+class CallInputs(NamedTuple):
     """Inputs of one call.
 
     Attributes
@@ -99,7 +99,7 @@ class Request(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
+def read_request(data: Any, fields: Mapping[str, Any]) -> CallInputs:
     """Return the inputs in the arguments of ``classify``.
 
     Parameters
@@ -120,9 +120,9 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
     if isinstance(data, str | PathLike):
         bounds = fields.get("bounds", FILE_BOUNDS)
         options = _table_options({name: value for name, value in fields.items() if name != "bounds"}, bounds)
-        return Request(read_files(Path(data), options, notes, bounds), notes=notes)
+        return CallInputs(read_files(Path(data), options, notes, bounds), notes=notes)
     if is_table(data):
-        return Request(table_inputs(data, _table_options(fields), notes), notes=notes)
+        return CallInputs(table_inputs(data, _table_options(fields), notes), notes=notes)
     if "model" in fields:
         raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
     if fields:
@@ -134,11 +134,11 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
     if isinstance(data, Mapping):
         return _request_of_body(data)
     if isinstance(data, LightCurve | Packet):
-        return Request([data], single=True)
+        return CallInputs([data], single=True)
     if isinstance(data, bytes | bytearray | memoryview):
-        return Request([bytes(data)])
+        return CallInputs([bytes(data)])
     if isinstance(data, Iterable) and not isinstance(data, np.ndarray) and not hasattr(data, "read"):
-        return Request(flatten(data), indexed=True)
+        return CallInputs(flatten(data), indexed=True)
     raise TypeError(
         f"cannot read light curves from {type(data).__name__}; give a dictionary of columns, a table, packets as "
         "bytes, a path, or a list of these"
@@ -155,7 +155,7 @@ def _table_options(named: Mapping[str, Any], bounds: Bounds = FILE_BOUNDS) -> Ta
     return TableOptions(**named)
 
 
-def _request_of_body(body: Body) -> Request:
+def _request_of_body(body: Body) -> CallInputs:
     options = {} if body.get("options") is None else body["options"]
     rest = {name: value for name, value in body.items() if name != "options"}
     if not isinstance(options, Mapping):
@@ -165,8 +165,8 @@ def _request_of_body(body: Body) -> Request:
             raise TypeError("a body with light_curves has no other field than options")
         if isinstance(rest["light_curves"], str | bytes) or not isinstance(rest["light_curves"], Iterable):
             raise TypeError("light_curves must be a list")
-        return Request(flatten(rest["light_curves"]), indexed=True, options=options)
-    return Request([_without_units(rest)], single=True, options=options)
+        return CallInputs(flatten(rest["light_curves"]), indexed=True, options=options)
+    return CallInputs([_without_units(rest)], single=True, options=options)
 
 
 _UNITS: Final = {"mjd": "d", "flux": "nJy", "flux_err": "nJy", "mag": "mag", "mag_err": "mag"}

@@ -41,7 +41,7 @@ from nightjar_alerts.outputs import COLUMNS, arrow_table, astropy_table, open_ou
 SHOWN_ROWS = 20
 """Rows of a table of results in a notebook."""
 
-Source = LightCurve | Callable[[], LightCurve | None] | None
+CurveSource = LightCurve | Callable[[], LightCurve | None] | None
 
 
 _DESCRIPTIONS = descriptions(Classified, Abstained, EvolutionFields)
@@ -93,7 +93,7 @@ class Result:
 
     __slots__ = ("_source", "fields", "model")
 
-    def __init__(self, fields: ResultFields, model: ClassifierProvenance, source: Source = None) -> None:
+    def __init__(self, fields: ResultFields, model: ClassifierProvenance, source: CurveSource = None) -> None:
         self.fields, self._source = fields, source
         self.model = copy(model)  # a model is shared by the results of all calls
 
