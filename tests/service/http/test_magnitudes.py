@@ -127,7 +127,10 @@ def test_upper_limits_are_left_out_and_counted() -> None:
         ({"mag_err": [0.1, 0.0, 0.1, 0.1]}, [("/mag_err/1", "not_positive")]),
         ({"mag_err": [0.1, -0.1, 0.1, 0.1]}, [("/mag_err/1", "not_positive")]),
         ({"mag_err": [0.1, None, 0.1, 0.1]}, [("/mag_err/1", "missing")]),
-        ({"mag_err": [0.1, -1, 0.1, 0.1], "upper_limit": [False, True, False, False]}, [("/mag_err/1", "not_positive")]),
+        (
+            {"mag_err": [0.1, -1, 0.1, 0.1], "upper_limit": [False, True, False, False]},
+            [("/mag_err/1", "not_positive")],
+        ),
         ({"mag": []}, [("/mag", "empty")]),
         ({"mag": 20.0}, [("/mag", "not_a_list")]),
         ({"mag_system": "vega"}, [("/mag_system", "not_one_of")]),
