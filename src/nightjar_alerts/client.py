@@ -396,6 +396,9 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
             raise ValueError("connections must be at least 1")
         self._connections = connections
         self.url = _base_url(url)
+        self._settings: dict[str, Any] = {
+            "api_key": api_key, "model": model, "timeout": timeout, "retries": retries, "connections": connections,
+        }  # fmt: skip
         http = self._open(
             base_url=self.url,
             headers={"Accept": "application/json"} | ({"X-API-Key": api_key} if api_key else {}),
@@ -423,6 +426,10 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
         """Return the address of the service."""
         return f"{type(self).__name__}({self.url!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings, the API key among them; another process opens its own connections."""
+        return partial(type(self), self.url, **self._settings), ()
+
     def classify(
         self,
         data: Any = None,
@@ -443,6 +450,8 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
         Raises
         ------
+        TypeError
+            If the deadline is no number.
         ClientError
             If the service does not respond or responds with an error; :class:`DeadlineExceeded` after the deadline.
         LightCurveError, PriorError, TableError
@@ -487,6 +496,8 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
 
 def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
+    if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+        raise TypeError(f"deadline must be a number of seconds, not {deadline!r}")
     return _until(call_options(named, **default), None if deadline is None else time.monotonic() + deadline)
 
 
@@ -495,7 +506,7 @@ def _until(options: Options, end: float | None) -> _Options:
 
 
 class Client(_Base[Evolution, Iterator[Result]]):
-    """Client of a running service. Thread-safe.
+    """Client of a running service. Thread-safe; can be pickled.
 
     Parameters
     ----------
