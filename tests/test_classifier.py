@@ -394,7 +394,7 @@ def _classify_in_child(classifier: Classifier, curves: list[dict[str, Any]], sen
 
 
 def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
+    pytest.importorskip("onnx", reason="onnx is missing: pip install '.[train]'")
     from support.trouble import FAILING, faulty_bundle
 
     with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
@@ -407,7 +407,7 @@ def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: P
 
 
 def test_classify_light_curve_without_memory_for_it_harms_no_other(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
+    pytest.importorskip("onnx", reason="onnx is missing: pip install '.[train]'")
     from support.trouble import GREEDY, faulty_bundle
 
     with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
@@ -486,7 +486,7 @@ def test_classifier_needs_numpy_msgspec_pydantic_and_onnxruntime_only() -> None:
 def test_classifier_without_onnxruntime_names_the_command_that_installs_it() -> None:
     program = "import sys; sys.modules['onnxruntime'] = None; import nightjar_alerts; nightjar_alerts.Classifier()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert "pip install 'nightjar-alerts[onnxruntime]'" in done.stderr
+    assert "pip install '.[onnxruntime]'" in done.stderr
 
 
 def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:

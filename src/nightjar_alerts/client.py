@@ -9,7 +9,7 @@
 
 :class:`AsyncClient` has the same methods as coroutines. Inputs are sent in batches over several connections; only
 batches in flight are in memory. Requests are retried after connection errors and after status 429, 502 and 503,
-respecting ``Retry-After``. Requires httpx: ``pip install 'nightjar-alerts[client]'``.
+respecting ``Retry-After``. Requires httpx (the extra ``client``).
 """
 
 import asyncio
@@ -47,7 +47,9 @@ from msgspec.structs import replace
 try:
     import httpx
 except ImportError as error:
-    raise ImportError("httpx is not installed: pip install 'nightjar-alerts[client]'") from error
+    from nightjar_alerts.models.common import how_to_install
+
+    raise ImportError(f"httpx is not installed: {how_to_install('client')}") from error
 
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
