@@ -329,7 +329,7 @@ def test_classifier_stream_yields_what_came_before_an_error_of_the_iterator(clas
         yield from supernovae(300)
         yield ("a", "tuple")
 
-    results = []
+    results: list[Any] = []
     with pytest.raises(TypeError, match="cannot read a light curve from a tuple"):
         results.extend(classifier.stream(items()))
     assert len(results) == 300

@@ -195,7 +195,7 @@ def test_classify_resume_of_a_run_that_is_under_way_is_refused(
 ) -> None:
     table, output = tmp_path / "a.csv", tmp_path / "out.csv"
     table.write_text(csv_text(supernovae(3)))
-    statuses = []
+    statuses: list[int] = []
 
     class Running(Interrupting):
         def classify_each(self, inputs: Iterable[Input], options: Any) -> Iterator[list[Result]]:

@@ -229,7 +229,7 @@ def failing(curves: list[Any]) -> Iterator[Any]:
 
 
 def test_client_stream_yields_what_came_before_an_error_of_the_iterator(client: Client) -> None:
-    results = []
+    results: list[Any] = []
     with pytest.raises(OSError, match="disk"):
         results.extend(client.stream(failing(supernovae(100))))
     assert len(results) == 100
