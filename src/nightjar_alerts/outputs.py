@@ -21,7 +21,7 @@ from msgspec.inspect import BoolType, FloatType
 
 from nightjar_alerts.core.schemas import TABLE_COLUMNS, arrow_type, columns
 from nightjar_alerts.core.serializer import encode_json
-from nightjar_alerts.models.common import without_surrogates
+from nightjar_alerts.models.common import how_to_install, without_surrogates
 from nightjar_alerts.names import printable, spreadsheet_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
 COMPRESSED: Final = (".csv.gz", ".jsonl.gz")
 SEPARATOR: Final = ";"
 """Separator of classes in a prediction set and of warnings, in formats without lists."""
-_EXTRA: Final = "pip install 'nightjar-alerts[tables]'"
 
 
 class OutputError(ValueError):
@@ -143,8 +142,8 @@ class _VOTable:
         with warnings.catch_warnings():  # class names with spaces and slashes also get a valid ID
             warnings.simplefilter("ignore", _import("astropy.io.votable").exceptions.VOWarning)
             table = astropy_table(self._results, self._classes)
-            if len(table):  # XML has no control characters
-                table["object_id"] = list(map(printable, table["object_id"]))
+            for name in ("object_id", "detail", "pointer", "input") if len(table) else ():
+                table[name] = list(map(printable, table[name]))  # XML has no control characters
             table.write(self._path, format="votable", overwrite=True)
 
     def write(self, results: Sequence["Result"]) -> None:
@@ -153,8 +152,9 @@ class _VOTable:
 
 
 def encode_line(result: "Result") -> bytes:
-    """Return a result and its model as a line of JSON."""
-    return encode_json({"model": result.model} | result.to_dict()) + b"\n"
+    """Return a result, its model and the file that it was read from as a line of JSON."""
+    source = {"input": result.input} if result.input else {}
+    return encode_json({"model": result.model} | source | result.to_dict()) + b"\n"
 
 
 def _cell(value: object) -> object:
@@ -205,4 +205,4 @@ def _import(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         library = name.partition(".")[0]
-        raise OutputError(f"{library} is not installed: {_EXTRA}") from error
+        raise OutputError(f"{library} is not installed: {how_to_install('tables')}") from error
