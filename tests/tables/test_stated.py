@@ -67,8 +67,44 @@ def test_different_values_at_one_time_are_counted() -> None:
     list(table)
     assert table.report.contradictory == ["a"]
     assert "differ by more than their errors" in table.report.lines()[-1]
-    nameless = read(csv("mjd,band,mag,magerr", "{mjd},{band},{mag},0.01\n{mjd},{band},17.0,0.01"))
-    assert "assumed: the table is one object, although 12 of 12 rows" in notes(nameless)
+
+
+def test_different_values_at_one_time_without_a_name_are_a_question() -> None:
+    data = csv("mjd,band,mag,magerr,tile", "{mjd},{band},{mag},0.01,1\n{mjd},{band},17.0,0.01,2")
+    with pytest.raises(TableQuestion, match="12 of 12 rows have other values of the same filter") as asked:
+        read(data)
+    assert [choice.value for choice in asked.value.choices] == ["tile", ""]
+    assert len(list(read(data, columns={"object_id": "tile"}))) == 2
+    assert len(list(read(data, columns={"object_id": ""}))) == 1
+
+
+def test_few_different_values_at_one_time_are_an_assumption() -> None:
+    rows = b"\n".join(b"%d,g,18.%d,0.01" % (58_000 + k, k % 7) for k in range(40))
+    table = read(b"mjd,band,mag,magerr\n" + rows + b"\n58000,g,17.0,0.01\n")
+    assert "assumed: the table is one object, although 2 of 41 rows" in notes(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("is_valid", "True", "False"),
+        ("good", "1", "0"),
+        ("use", "yes", "no"),
+        ("saturated", "False", "True"),
+        ("is_bad", "0", "1"),
+        ("goodflag", "1", "0"),
+    ],
+)
+def test_flag_whose_name_says_what_is_good_leaves_rows_out(name: str, good: str, bad: str) -> None:
+    data = csv(f"name,mjd,band,mag,magerr,{name}", "a,{mjd},{band},{mag},0.05,{flag}", flag=[good, good, bad])
+    table = read(data)
+    (item,) = table
+    assert item.rejected["flagged by the survey"].tolist() == [False, False, True] * 2
+    assert f"flagged as bad in {name}" in notes(table)
+    (kept,) = read(data, bad_flags={})
+    assert kept.usable().all()
+    (useless,) = read(csv(f"name,mjd,band,mag,magerr,{name}", f"a,{{mjd}},{{band}},{{mag}},0.05,{bad}"))
+    assert useless.usable().all()  # a flag that leaves out every row says nothing
 
 
 def test_rows_farther_apart_than_three_arcseconds_are_stated() -> None:

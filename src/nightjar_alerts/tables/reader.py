@@ -152,7 +152,8 @@ class TableObject:
             listed = ", ".join(f"{count} {reason}" for reason, count in (dropped | dict(unknown)).items())
             raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
         bands = list(self.band[keep])
-        flux = self.flux[keep]
+        is_total = self.flux_kind == "total"
+        flux, levels = without_reference(self.flux[keep], bands) if is_total else (self.flux[keep], {})
         metadata = clean_metadata(self.metadata)
         ignored = [
             PhotometryWarning("implausible_metadata", f"{name} {detail}; it is not used")
@@ -163,15 +164,16 @@ class TableObject:
             ignored.append(PhotometryWarning("conflicting_metadata", detail))
         curve = LightCurve.from_columns(
             self.mjd[keep],
-            without_reference(flux, bands) if self.flux_kind == "total" else flux,
+            flux,
             self.flux_err[keep],
             bands,
-            None if self.detected is None or self.flux_kind == "total" else self.detected[keep],
+            None if self.detected is None or is_total else self.detected[keep],
             metadata,
             self.object_id,
             survey=self.survey,
             ra=self.ra,
             dec=self.dec,
+            reference_flux=levels,
         )
         curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
         return curve.with_warnings(check_total=not self.flux_kind)

@@ -372,8 +372,10 @@ def _snana(lines: Sequence[str]) -> _Form | None:
 
 _BYTES: Final = re.compile(
     r"\s{0,9}(?:(?P<first>\d{1,5})\s{0,3}-)?\s{0,5}(?P<last>\d{1,5})\s{1,9}[AIFEDL][\d.]{0,9}\s{1,9}(?P<unit>\S{1,40})"
-    r"\s{1,20}(?P<label>\S{1,100})(?:\s|$)"
+    r"\s{1,20}(?P<label>\S{1,100})(?:\s(?P<explanation>.*)|$)"
 )
+_ZERO_OF_TIMES: Final = re.compile(r"\b[HB]?M?JD ?- ?\d{4,7}(?:\.\d{1,9})?", re.ASCII)
+"""Date from which times count, in the explanation of a column."""
 
 
 def _machine_readable(lines: Sequence[str]) -> _Form | None:
@@ -391,4 +393,7 @@ def _machine_readable(lines: Sequence[str]) -> _Form | None:
     if any(first <= end or last < first for (first, last), end in zip(spans, ends[:-1], strict=True)):
         return None  # fields that overlap would multiply the size of a line
     units = {name: row["unit"] for name, row in zip(names, rows, strict=True) if row["unit"] != "---"}
+    for name, row in zip(names, rows, strict=True):
+        if zero := _ZERO_OF_TIMES.search(row["explanation"] or ""):
+            units[name] = zero[0]
     return _Form(names, skip=rules[-1] + 1, spans=spans, units=units)

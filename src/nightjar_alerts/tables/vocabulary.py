@@ -28,7 +28,7 @@ def last_part(name: str) -> str:
 
 Flag = int | str | tuple[str, ...]
 """Rule for a column of flags: bits that are bad; ``true``, ``nonzero``, ``present`` or ``date`` for bad values;
-or the values that are good."""
+or the values that are good. Empty: the flag belongs to another column."""
 
 _DATA: Final = tomllib.loads((files(__package__) / "vocabulary.toml").read_text("utf-8"))
 RANKS: Final[Mapping[str, Mapping[str, int]]] = {
@@ -59,6 +59,8 @@ DIFFERENCE: Final = _COLUMNS["difference"]
 """Brightness in difference images."""
 METADATA: Final[Mapping[str, str]] = {**{name.lower(): name for name in KNOWN_COLUMNS}, **_DATA["metadata"]}
 """Metadata by names in small letters."""
+GOOD_FLAGS: Final = _COLUMNS["good_flags"]
+BAD_FLAGS: Final = _COLUMNS["bad_flags"]
 FLAGS: Final[Mapping[str, Flag]] = {
     name: tuple(rule) if isinstance(rule, list) else rule for name, rule in _DATA["flags"].items()
 }

@@ -97,9 +97,10 @@ def _find_wide(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles
                 own.setdefault("upper_limit", name)
     empty = [name for name in names if name not in marks and filter_and_role(name) and not evidence.distinct(name)]
     wide = []
+    bare = [own["value"] for own in bands.values() if "value" in own]  # columns with the name of the filter alone
+    kind = "mag" if any(map(evidence.looks_like_magnitudes, bare)) else "flux"
     for band, own in bands.items():
-        if "value" in own:  # a column that has the name of the filter alone
-            kind = "mag" if evidence.looks_like_magnitudes(own["value"]) else "flux"
+        if "value" in own:
             own.setdefault(kind, own.pop("value"))
         if "err" in own:
             own.setdefault("flux_err" if "flux" in own else "mag_err", own.pop("err"))

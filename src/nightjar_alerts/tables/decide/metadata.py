@@ -9,7 +9,17 @@ from nightjar_alerts.models.metadata import REDSHIFT_RANGE, REDSHIFTS
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Guess, TableError, TableOptions
 from nightjar_alerts.tables.roles import Decision, Roles, free
-from nightjar_alerts.tables.vocabulary import FLAGS, METADATA, MOVING, POSITIONS, Flag, last_part, plain
+from nightjar_alerts.tables.vocabulary import (
+    BAD_FLAGS,
+    FLAGS,
+    GOOD_FLAGS,
+    METADATA,
+    MOVING,
+    POSITIONS,
+    Flag,
+    last_part,
+    plain,
+)
 
 LISTED_COLUMNS: Final = 12
 LISTED_METADATA: Final = 8
@@ -21,7 +31,9 @@ BAD_WORDS: Final = frozenset(
     {"bad", "poor", "invalid", "rejected", "reject", "unusable", "unreliable", "badquality", "bad quality", "flagged"}
 )
 _YES_OR_NO: Final = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n"})
-_FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status")
+YES: Final = frozenset({"true", "t", "yes", "y", "1"})
+NO: Final = frozenset({"false", "f", "no", "n", "0"})
+_FLAGS: Final = re.compile(r"flag|qual|valid|reject|bad|status|good|satur|mask|outlier")
 
 
 def metadata_columns(evidence: Evidence, roles: Roles) -> dict[str, str]:
@@ -86,12 +98,27 @@ def _rule_of(column: str, evidence: Evidence, roles: Roles) -> Flag | None:
         for rules in (roles.survey.flags, FLAGS):
             for name, rule in rules.items():
                 if key == name or (name.endswith("*") and key.startswith(name[:-1])):
-                    return rule
+                    return rule or None
+    if (rule := _rule_of_name(column, evidence)) is not None:
+        return rule
     if not _FLAGS.search(plain(column)):
         return None
-    words = {word.lower() for word in evidence.distinct(column)}
+    words = words_of(evidence, column)
     good, bad = words & GOOD_WORDS, words & BAD_WORDS
     return tuple(sorted(good)) or ("",) if bad and words <= GOOD_WORDS | BAD_WORDS else None
+
+
+def _rule_of_name(column: str, evidence: Evidence) -> Flag | None:
+    """Return the rule of a column such as ``is_valid`` or ``saturated``, unless it would leave out every row."""
+    keys, words = evidence.keys[column], words_of(evidence, column)
+    if words <= YES | NO and keys & GOOD_FLAGS and words & YES:
+        return tuple(sorted(YES))
+    return "true" if words <= YES | NO and keys & BAD_FLAGS and words & NO else None
+
+
+def words_of(evidence: Evidence, column: str) -> set[str]:
+    """Return the different values of a column in small letters; whole numbers without a decimal point."""
+    return {word.lower().removesuffix(".0") for word in evidence.distinct(column)}
 
 
 def decide_moving(evidence: Evidence, roles: Roles) -> Decision[dict[str, str]]:

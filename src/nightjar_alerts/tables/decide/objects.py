@@ -29,6 +29,8 @@ from nightjar_alerts.tables.vocabulary import (
 
 MAX_SPREAD_ARCSEC: Final = 3.0
 """Rows farther apart than this belong to different objects."""
+MAX_CONTRADICTORY: Final = 0.1
+"""Largest share of rows of one object that may contradict each other; a few are of several telescopes in one night."""
 MAX_SIGMA: Final = 5.0
 """Largest difference of two values of one filter at one time, in their errors."""
 SHOWN_NAMES: Final = 3
@@ -185,6 +187,13 @@ def check_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> tu
         "at the same time, which differ by more than their errors"
     )
     columns = _integers(evidence, roles)[:SHOWN_NAMES]
+    if count > MAX_CONTRADICTORY * len(names):
+        raise TableQuestion(
+            f"Which column names the objects? Otherwise the table is one object, but {count} of {len(names)} rows have "
+            "other values of the same filter at the same time, which differ by more than their errors.",
+            "columns.object_id",
+            [*(Choice(name, "the objects") for name in columns), Choice("", "the table is one object")],
+        )
     hint = f"; columns that may name objects: {', '.join(columns)}" if columns else ""
     return (Guess("columns.object_id", "", text + hint),)
 

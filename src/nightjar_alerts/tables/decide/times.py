@@ -106,6 +106,8 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _zero(name, zero)
     if 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
         return _zero(name, 2_400_000)
+    if 15_000 <= middle < 100_000 and is_jd and not zero:
+        return _zero(name, 2_400_000, "assumed: ")
     if 0 <= middle < 15_000 and is_jd:
         known = {"btjd": 2_457_000.0, "bkjd": 2_454_833.0}.get(key)
         return _zero(name, known) if known else _zero(name, 2_450_000.0, "assumed: ")

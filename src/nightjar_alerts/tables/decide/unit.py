@@ -56,6 +56,8 @@ class ErrorScale(NamedTuple):
 
 
 _ZERO_POINT: Final = re.compile(r"zero_?(point|pt)(mag(nitude)?|ab)?$")
+MIN_ROWS: Final = 3
+"""Number of rows of one filter in which magnitudes must show the same zero point."""
 MAX_DIFFERENCE: Final = 0.05
 """Largest difference in mag between the zero points that a unit and a column state."""
 
@@ -127,7 +129,8 @@ def decide_unit(
         scales = {name: float(njy_of_magnitude(zero_point)) for name, zero_point in zero_points.items()}
         listed = ", ".join(f"{name} {zero_point:.3f}".strip() for name, zero_point in zero_points.items())
         text = f"the zero point of {flux!r} follows from {mag!r}: {listed}"
-        return Decision(Scale(float(np.median(list(scales.values()))), scales), (Guess("zero_point", "", text),))
+        # Fluxes in a filter without magnitudes have no unit.
+        return Decision(Scale(scales.get("", float("nan")), scales), (Guess("zero_point", "", text),))
     if known := roles.survey.zero_points:
         scales = {name: float(njy_of_magnitude(zero_point)) for name, zero_point in known.items()}
         listed = ", ".join(f"{name} {zero_point:.3f}" for name, zero_point in known.items())
@@ -160,15 +163,15 @@ def _zero_points(
         bands[:] = [filters.get(text) or "" for text in texts(evidence.values(column))]
     good = (values > 0) & (mags > 3) & (mags < 32)
     found: dict[str, float] = {}
+    most = 0
     for name in np.unique(bands[good]):
         rows = good & (bands == name)
         zero_points = mags[rows] + 2.5 * np.log10(values[rows])
-        if len(zero_points) < 3:
-            continue
         found[str(name)] = float(np.median(zero_points))
+        most = max(most, len(zero_points))
         if np.median(np.abs(zero_points - found[str(name)])) > 0.05:
             return {}
-    return found
+    return found if most >= MIN_ROWS else {}
 
 
 def _unit_by_depth(evidence: Evidence, roles: Roles, flux: str) -> Decision[Scale]:
