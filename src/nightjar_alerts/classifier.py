@@ -39,6 +39,7 @@ from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
     PRETRAINED,
+    Bundle,
     BundleError,
     load_bundle,
     version_key,
@@ -140,6 +141,11 @@ class Classifier:
     def classes(self) -> tuple[str, ...]:
         """Classes of the default model, in the order of the probabilities."""
         return tuple(self._default.bundle.manifest.classes.names)
+
+    @property
+    def bundles(self) -> Mapping[str, Bundle]:
+        """Bundle of each model that light curves may be routed to, by the alias of the model in the service."""
+        return {alias: model.bundle for alias, model in self._models.items()}
 
     @overload
     def classify(

@@ -122,13 +122,7 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply (%(default)s)"
     )
-    parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
-    parser.add_argument(
-        "--prior",
-        type=_prior,
-        help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
-    )
-    parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
+    add_result_options(parser)
     endings = ", ".join((*SUFFIXES, *COMPRESSED))
     help_of_output = f"write a table: {endings}; - is JSON Lines on standard output"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=help_of_output)
@@ -138,18 +132,29 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
     parser.add_argument(
         "--max-size",
-        type=_size,
+        type=size,
         default=FILE_BOUNDS.max_bytes,
         metavar="SIZE",
         help="largest table once decompressed, such as 256GiB; default 64GiB. Bounds on lines, columns, documents and "
         "memory are fractions of it",
     )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no guesses about tables")
-    _add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
+    add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
     return parser
 
 
-def _add_table_options(group: Any) -> None:
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that ``classify`` and ``catalog`` share, except those of tables."""
+    parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
+    parser.add_argument(
+        "--prior",
+        type=_prior,
+        help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
+    )
+    parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
+
+
+def add_table_options(group: Any) -> None:
     """Add an option for each field of :class:`TableOptions`."""
     one = partial(group.add_argument, metavar="VALUE")
     many = partial(group.add_argument, action="append", default=[], metavar="NAME=VALUE")
@@ -224,7 +229,7 @@ def _boolean(text: str) -> bool:
 _UNITS: Final = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
     number, unit = text[:-3], text[-3:].upper()
     if unit not in _UNITS or not number.isdecimal() or not 0 < int(number[:9]) * _UNITS[unit] < 1 << 62:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 256GiB, with KiB, MiB, GiB or TiB")
@@ -248,7 +253,7 @@ def _coverage(text: str) -> float:
     return value
 
 
-def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
+def table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
     values: dict[str, Any] = {}
     for each in fields(TableOptions):
         value = getattr(options, each.name)
@@ -274,7 +279,7 @@ def run(options: argparse.Namespace) -> int:
         _print(f"{options.output} is complete: there is nothing to resume")
         return 0
     bounds = Bounds(max_bytes=options.max_size)
-    table_options = _table_options(options, bounds)
+    of_tables = table_options(options, bounds)
     with ExitStack() as stack:
         stdin = stack.enter_context(_standard_input(bounds)) if "-" in options.paths else Path()
         paths = [stdin if path == "-" else Path(path) for path in options.paths]
@@ -300,7 +305,7 @@ def run(options: argparse.Namespace) -> int:
         for path in paths:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
-        reader = _Reader(files, table_options, bounds, progress, options.quiet)
+        reader = _Reader(files, of_tables, bounds, progress, options.quiet)
         printer: ResultOutput | None = None if options.output else _Printer()
         if options.output == STANDARD_OUTPUT:
             printer = _LinePrinter()

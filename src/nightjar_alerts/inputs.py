@@ -568,12 +568,12 @@ def _inputs_of_table(
         if lines := table.report.lines():
             on_notes(name, lines, False)
     except TableQuestion as question:
-        yield UnreadFile(name, _on_command_line(question))
+        yield UnreadFile(name, question_text(question))
     except (TableError, OSError) as error:
         yield UnreadFile(name, str(error).removeprefix(f"{source}: " if isinstance(source, Path) else f"{name}: "))
 
 
-def _on_command_line(question: TableQuestion) -> str:
+def question_text(question: TableQuestion) -> str:
     """Return the text of a question with the options of ``nightjar classify`` that answer it."""
     option, choices = question.option, question.choices
     text = re.sub(r"\bcolumns\.(\w+)", r"--columns \1=COLUMN", question.question)

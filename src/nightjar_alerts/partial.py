@@ -16,6 +16,7 @@ from nightjar_alerts.core.result import ResultFields
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import RunReport
+from nightjar_alerts.resumable import differences, published
 from nightjar_alerts.results import Result
 
 if TYPE_CHECKING:
@@ -98,9 +99,8 @@ class PartialRun:
             raise OutputError(f"{self._path} is no file of partial results: --overwrite replaces it")
         before = orjson.loads(line)["run"]
         now = orjson.loads(encode_json(self._arguments))
-        if changed := [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]:
-            texts = [f"{name} was {_shown(before.get(name))} and is now {_shown(now.get(name))}" for name in changed]
-            raise OutputError(f"{self._path} is of another run ({'; '.join(texts)}): --overwrite replaces it")
+        if changed := differences(before, now):
+            raise OutputError(f"{self._path} is of another run ({'; '.join(changed)}): --overwrite replaces it")
 
     def add(self, named: "NamedInput", results: Sequence[Result]) -> None:
         """Add the results of one input."""
@@ -126,12 +126,10 @@ class PartialRun:
         if probabilities:
             for result in self._results():
                 classes |= dict.fromkeys(result.probabilities)
-        whole = self._output.with_name(f".part-{self._output.name}")
         results = self._results()
-        with open_output(whole, list(classes)) as output:
+        with published(self._output) as whole, open_output(whole, list(classes)) as output:
             while chunk := list(islice(results, CHUNK)):
                 output.write(chunk)
-        whole.replace(self._output)
         self._path.unlink()
 
     def _results(self) -> Iterator[Result]:
@@ -141,10 +139,3 @@ class PartialRun:
                     fields = _DECODER.decode(line)
                     assert fields.model is not None  # every line names its model
                     yield Result(fields, fields.model)
-
-
-def _shown(value: object) -> str:
-    """Return an argument for a message; the default is ``not given``."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "not given" if value in (None, "", {}) else str(value)

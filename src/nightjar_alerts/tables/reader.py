@@ -343,6 +343,7 @@ class Table:
         name: str = "",
         bounds: Bounds = FILE_BOUNDS,
         checkpoint: Callable[[], None] = lambda: None,
+        layout: Layout | None = None,
     ) -> None:
         self._bounds = bounds if is_file(data) else TRUSTED
         self._checkpoint = checkpoint
@@ -354,7 +355,11 @@ class Table:
         self._bands: dict[str, int] = {}
         self._band_names = object_column([])
         self._assumptions = 0
+        self._held: tuple[Points, Counter[str]] | None = None
         self._restart()
+        if layout is not None:
+            self._use(layout)
+            return
         sample = next(self._read(None), None)
         if sample is None or not any(len(column) for column in sample.values()):
             examples = "".join(f" ({example})" for example in self._source.problems.examples[:1])
@@ -366,10 +371,21 @@ class Table:
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         self.columns = dict(self._layout.roles.columns)
-        self._held: tuple[Points, Counter[str]] | None = None
         if not self._layout.flux_kind:
             self._decide_kind()
         self._assumptions = sum(guess.is_assumption for guess in self.guesses)
+
+    def _use(self, layout: Layout) -> None:
+        """Read the table as another one. Raises TableError if it lacks a column."""
+        self._layout = layout
+        self.columns = dict(layout.roles.columns)
+        if missing := sorted({*self._names()} - {*self.header}):
+            raise TableError(f"{self.name} has no column {missing[0]!r}, unlike the table before it")
+
+    @property
+    def layout(self) -> Layout:
+        """Meaning of the columns, with which other parts of the same table are read."""
+        return self._layout
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
@@ -428,8 +444,8 @@ class Table:
     def _read(self, names: Sequence[str] | None) -> Iterator[TableColumns]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
         wanted = names or self.header
-        own = {name: own for name in wanted if (own := _of_alert(name)) in self.header}
-        read = [name for name in dict.fromkeys([*wanted, *own.values()]) if name not in self._lists_of_one]
+        own = self._own(wanted)
+        read = self.stored(wanted)
         for batch in self._source.batches(None if names is None else read):
             self._checkpoint()
             for name, column in batch.items():
@@ -440,6 +456,16 @@ class Table:
                 if not isinstance(values, Lists):
                     batch[name] = Lists(np.arange(len(values) + 1), values)
             yield batch
+
+    def _own(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the field of the alert's own detection for each column of a history."""
+        return {name: own for name in names if (own := _of_alert(name)) in self.header}
+
+    def stored(self, names: Sequence[str] = ()) -> list[str]:
+        """Return the columns of the source that the named columns need, by default those of light curves."""
+        wanted = names or self._names()
+        read = dict.fromkeys([*wanted, *self._own(wanted).values()])
+        return [name for name in read if name not in self._lists_of_one]
 
     # Grouping
 
@@ -616,7 +642,7 @@ class Table:
                 continue
             if rule == "nonzero":
                 has_name = "object_id" in self._layout.roles.columns
-                found |= _is_id(column) & ((keys == NAMELESS) | (not has_name))
+                found |= is_object_id(column) & ((keys == NAMELESS) | (not has_name))
             else:
                 found |= _is_moving(column, rule) & is_new
         return found
@@ -864,7 +890,7 @@ EARLIEST_MJD: Final = 15_020.0
 _ABSENT: Final = frozenset({"", "false", "0", "none", "null", "nan", "no", "n", "f"})
 
 
-def _is_id(column: Array) -> Bool:
+def is_object_id(column: Array) -> Bool:
     """Return which values are ids, rather than 0 or missing."""
     return np.array([text.lower() not in _ABSENT for text in texts(column)], np.bool_)
 

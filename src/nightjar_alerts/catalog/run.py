@@ -1,0 +1,491 @@
+"""Runs of ``nightjar catalog``, which can be interrupted at any moment and continued.
+
+``nightjar.json`` in the folder of the output has the fingerprint of the run: the state of every partition of the input,
+the columns, the options and the models. A partition is finished when its file is there, because files appear when they
+are complete; the metadata of each names the run that wrote it. A run with another fingerprint is refused.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from nightjar_alerts.catalog.columns import Columns, RowKind, flat
+from nightjar_alerts.catalog.hats import HatsInput, open_hats, overlapping
+from nightjar_alerts.catalog.increments import Earlier
+from nightjar_alerts.catalog.partition import (
+    RUN,
+    Model,
+    PartitionError,
+    Plan,
+    Written,
+    classifier_of,
+    models_of,
+    threads_for,
+    write_partition,
+)
+from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, partitions_of
+from nightjar_alerts.catalog.reading import TableReading
+from nightjar_alerts.core.request import Options
+from nightjar_alerts.resumable import differences, published, remove_unfinished
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Table, TableError, TableOptions
+from nightjar_alerts.tables.files import is_hats
+from nightjar_alerts.tables.libraries import ParquetSource
+
+STATE: Final = "nightjar.json"
+FORMAT: Final = 1
+FLAT: Final = (".parquet", ".csv")
+SHOWN: Final = 5
+AHEAD: Final = 64
+"""Number of partitions that wait for a process or a worker."""
+MAX_FILES: Final = 64
+"""Number of files whose first rows decide what the columns mean."""
+
+
+class CatalogError(RuntimeError):
+    """A catalogue that cannot be written, or continued; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Arguments of a run; see ``nightjar catalog --help``."""
+
+    input: str
+    output: Path
+    model: str | None = None
+    options: Options = field(default_factory=Options)
+    table_options: TableOptions = field(default_factory=TableOptions)
+    bounds: Bounds = FILE_BOUNDS
+    join_radius: float = 0.0
+    since: Path | None = None
+    reclassify: bool = False
+    flat: Path | None = None
+    workers: int = 1
+    scheduler: str = ""
+
+
+class Progress:
+    """What a run tells its user; this one tells nothing."""
+
+    def start(self, partitions: int, done: int, size: int, done_size: int) -> None:
+        """Begin with a number of partitions, of which some are finished, and of bytes."""
+
+    def rows(self, count: int) -> None:
+        """Count rows of a partition that is not finished."""
+
+    def finish(self, partition: Partition, written: Written) -> None:
+        """Count a finished partition."""
+
+    def note(self, line: str) -> None:
+        """Show a sentence."""
+
+
+@dataclass
+class Summary:
+    """What a run did. ``failed`` has the errors of partitions that are not there."""
+
+    was_finished: bool = False
+    rows: int = 0
+    partitions: int = 0
+    earlier: int = 0
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    joined: int = 0
+    objects_joined: int = 0
+    unchanged: int = 0
+    gone: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def add(self, written: Written) -> None:
+        """Add a partition."""
+        self.partitions += 1
+        self.rows += written.rows
+        self.counts += written.counts
+        self.joined += written.joined
+        self.objects_joined += written.objects_joined
+        self.unchanged += written.unchanged
+        self.gone += written.gone
+
+
+class _Source:
+    """Input of a run: its partitions, and how they are read."""
+
+    def __init__(self, request: Request, progress: Progress) -> None:
+        self.hats: HatsInput | None = None
+        self.kind: RowKind = "objects"
+        if is_remote(request.input) or is_hats(Path(request.input)):
+            self.hats = open_hats(request.input)
+            self.partitions = self.hats.partitions(request.join_radius)
+        elif not Path(request.input).exists():
+            raise TableError(f"{request.input} does not exist")
+        else:
+            self.partitions, self.kind = partitions_of(Path(request.input))
+        names = Counter(partition.name for partition in self.partitions)
+        if repeated := [name for name, count in names.items() if count > 1]:
+            raise TableError(f"two files of {request.input} would both be written as {repeated[0]}: rename one")
+        self.reading: TableReading | None = None
+        self.kept: dict[str, Any] = {}
+        self.has_position = False
+        if self.kind == "objects":
+            self._read_layout(request, progress)
+        elif request.join_radius:
+            raise TableError("--join-bands joins rows of Parquet and HATS, not packets")
+
+    def _read_layout(self, request: Request, progress: Progress) -> None:
+        """Decide what the columns mean, for all partitions, from the first rows."""
+        files = list(islice((file for each in self.partitions for file in each.sources), MAX_FILES))
+        source = ParquetSource([opened(file) for file in files], request.input, "", request.bounds)
+        table = Table(source, request.table_options)
+        for guess in table.guesses:
+            progress.note(str(guess))
+        self.reading = TableReading(table.layout, request.table_options, (), request.join_radius, request.bounds)
+        if not self.reading.is_nested:
+            if request.join_radius or self.hats is not None:
+                raise TableError(f"{request.input} has a row for each observation; it needs light curves in lists")
+            return
+        self.kind = "rows"
+        with pq.ParquetFile(opened(files[0])) as file:
+            schema = file.schema_arrow
+        self.kept = self._kept(schema)
+        self.has_position = bool(table.layout.position) and set(table.layout.position) <= set(self.kept)
+        if request.join_radius and not (self.has_position and self.reading.id_column):
+            raise TableError("--join-bands needs a column of names and two of positions in every row")
+        self.reading = TableReading(
+            table.layout, request.table_options, tuple(self.kept), request.join_radius, request.bounds
+        )
+
+    def _kept(self, schema: Any) -> dict[str, Any]:
+        """Return the Arrow types of names, positions and HEALPix indices, which the output has, too."""
+        assert self.reading is not None
+        names = [self.reading.id_column, *self.reading.layout.position]
+        needed = () if self.hats is None else self.hats.columns()
+        if missing := sorted(set(needed) - set(schema.names)):
+            raise TableError(f"the catalogue has no column {missing[0]!r}, which its properties name")
+        flat_types = {each.name: each.type for each in schema if not each.type.num_fields}
+        return {name: flat_types[name] for name in dict.fromkeys([*names, *needed]) if name in flat_types}
+
+
+def run(request: Request, progress: Progress) -> Summary:
+    """Classify the input, or what is missing of it.
+
+    Raises
+    ------
+    CatalogError, TableError
+        If it cannot be started or continued. Errors of single partitions are in the summary.
+    """
+    if request.flat is not None:
+        _check_flat(request.flat)
+    source = _Source(request, progress)
+    classes, bands, models = models_of(classifier_of(Model(request.model, threads_for(request.workers))))
+    columns = Columns(
+        source.kind, classes, bands, source.kept, bool(request.options.embedding), bool(request.join_radius),
+        source.has_position,
+    )  # fmt: skip
+    fingerprint = _fingerprint(request, source.partitions, columns, models)
+    request.output.mkdir(parents=True, exist_ok=True)
+    with _locked(request.output):
+        state = _State(request.output, fingerprint)
+        if state.is_finished:
+            summary = Summary(True, state.rows)
+        else:
+            plan = Plan(
+                state.run, Model(request.model, threads_for(request.workers)), request.options, columns, source.reading,
+                request.output, request.table_options, request.bounds,
+            )  # fmt: skip
+            summary = _Run(request, plan, source, fingerprint, progress).run()
+            if summary.failed:
+                return summary
+            if source.hats is not None:
+                progress.note("writing the metadata of the catalogue")
+                source.hats.finish(request.output, source.reading.id_column if source.reading else "")
+            state.finish(summary.rows)
+        if request.flat is not None:
+            _write_flat(request.output, source.partitions, columns, request.flat)
+    return summary
+
+
+def _fingerprint(
+    request: Request, partitions: Sequence[Partition], columns: Columns, models: Mapping[str, str]
+) -> dict[str, Any]:
+    options = msgspec.structs.asdict(request.options)
+    tables = {name: value for name, value in asdict(request.table_options).items() if value not in (None, "", {})}
+    text = {
+        "format": FORMAT,
+        "partitions": {partition.name: partition.digest for partition in partitions},
+        "columns": [f"{name} {kind}" for name, kind in zip(columns.schema.names, columns.schema.types, strict=True)],
+        "options": {**options, **tables, "join_bands": request.join_radius},
+        "models": dict(models),
+    }
+    found: dict[str, Any] = json.loads(json.dumps(text, default=str))
+    return found
+
+
+
+
+class _State:
+    """``nightjar.json`` of an output. Raises CatalogError if it is of another run, or not there but other files are."""
+
+    def __init__(self, output: Path, fingerprint: Mapping[str, Any]) -> None:
+        self._path, self._fingerprint = output / STATE, fingerprint
+        self.run = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+        found = _read_state(output)
+        self.is_finished, self.rows = False, 0
+        if found is None:
+            if any(path.name != LOCK for path in output.iterdir()):
+                raise CatalogError(f"{output} has files, but none of nightjar catalog: name another folder")
+            self._write(None)
+            return
+        if changed := _changes(found["fingerprint"], fingerprint):
+            raise CatalogError(f"{output} is of another run: {'; '.join(changed)}. Name another folder, or remove it")
+        self.is_finished = found["rows"] is not None
+        self.rows = found["rows"] or 0
+        if not self.is_finished:
+            remove_unfinished(output)
+
+    def finish(self, rows: int) -> None:
+        """Mark the output as finished."""
+        self._write(rows)
+
+    def _write(self, rows: int | None) -> None:
+        with published(self._path) as temporary:
+            temporary.write_text(json.dumps({"rows": rows, "fingerprint": self._fingerprint}, indent=1))
+
+
+def _read_state(output: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((output / STATE).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CatalogError(f"{output / STATE} is damaged: {error}") from None
+    return found
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two fingerprints, a sentence each."""
+    changed = []
+    for part in ("format", "models", "options"):
+        one, other = before.get(part), now.get(part)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            changed += differences(one, other)
+        elif one != other:
+            changed.append(f"{part} was {one} and is now {other}")
+    old, new = before["partitions"], now["partitions"]
+    for what, names in (
+        ("there are no more", old.keys() - new.keys()),
+        ("there are new", new.keys() - old.keys()),
+        ("there are changed", {name for name in old.keys() & new.keys() if old[name] != new[name]}),
+    ):
+        if names:
+            more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
+            changed.append(f"{what} partitions of the input: {', '.join(sorted(names)[:SHOWN])}{more}")
+    if before["columns"] != now["columns"] and not changed:
+        names = sorted({*before["columns"]} ^ {*now["columns"]})
+        changed.append(f"columns differ: {', '.join(names[:SHOWN])}")
+    return changed
+
+
+LOCK: Final = ".nightjar.lock"
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Let no other process of this machine write the same output. Raises CatalogError."""
+    with (output / LOCK).open("w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CatalogError(f"another process is writing {output}") from None
+        except (ImportError, OSError):  # a system or file system without locks
+            pass
+        yield
+
+
+class _Run:
+    def __init__(
+        self, request: Request, plan: Plan, source: _Source, fingerprint: Mapping[str, Any], progress: Progress
+    ) -> None:
+        self._request, self._plan, self._source, self._progress = request, plan, source, progress
+        self._earlier = self._open_earlier(fingerprint)
+        self._summary = Summary()
+
+    def run(self) -> Summary:
+        """Write the partitions that are missing."""
+        partitions = self._source.partitions
+        pending = [partition for partition in partitions if not self._is_done(partition)]
+        size = sum(partition.bytes for partition in partitions)
+        left = sum(partition.bytes for partition in pending)
+        self._summary.earlier = len(partitions) - len(pending)
+        self._progress.start(len(partitions), self._summary.earlier, size, size - left)
+        if self._request.scheduler or self._request.workers > 1:
+            self._run_elsewhere(pending)
+        else:
+            for partition in pending:
+                task = partial(write_partition, self._plan, partition, self._earlier_of(partition), self._progress.rows)
+                self._collect(partition, task)
+        return self._summary
+
+    def _is_done(self, partition: Partition) -> bool:
+        """Return whether the file of a partition is there. Raises CatalogError if another run wrote it."""
+        path = self._request.output / partition.name
+        if not path.exists():
+            return False
+        try:
+            with pq.ParquetFile(path) as file:
+                found = (file.schema_arrow.metadata or {}).get(RUN, b"").decode()
+                rows = file.metadata.num_rows
+        except (OSError, ValueError) as error:
+            raise CatalogError(f"{path} is damaged, and nightjar did not write it like this: {error}") from error
+        if found != self._plan.run:
+            raise CatalogError(f"{path} is of another run: name another folder, or remove it")
+        self._summary.rows += rows
+        return True
+
+    def _collect(self, partition: Partition, result: Callable[[], Written]) -> None:
+        try:
+            written = result()
+        except PartitionError as error:
+            if _is_full(error):
+                raise CatalogError(f"{error}. What is finished stays: make room, and run the same command") from error
+            self._summary.failed.append(str(error))
+            return
+        self._summary.add(written)
+        self._progress.finish(partition, written)
+        for line in written.notes:
+            self._progress.note(f"{partition.name}: {line}")
+
+    def _run_elsewhere(self, pending: Sequence[Partition]) -> None:
+        """Write partitions by processes, or the workers of Dask, some ahead of those that are finished."""
+        remaining = iter(pending)
+        with _executor(self._request) as executor:
+            running: dict[Future[Written], Partition] = {}
+            try:
+                while True:
+                    for partition in islice(remaining, AHEAD - len(running)):
+                        future = executor.submit(write_partition, self._plan, partition, self._earlier_of(partition))
+                        running[future] = partition
+                    if not running:
+                        return
+                    done = next(iter(as_completed(running)))
+                    self._collect(running.pop(done), partial(_result, done))
+            finally:
+                for future in running:
+                    future.cancel()
+
+    # An earlier catalogue
+
+    def _open_earlier(self, fingerprint: Mapping[str, Any]) -> Mapping[str, str] | None:
+        since = self._request.since
+        if since is None:
+            return None
+        found = _read_state(since)
+        if found is None or found["rows"] is None:
+            raise CatalogError(f"{since} is not a finished catalogue of nightjar catalog")
+        before = found["fingerprint"]
+        changed = [*differences(before["models"], fingerprint["models"])]
+        changed += differences(before["options"], fingerprint["options"])
+        if before["columns"] != fingerprint["columns"] and not changed:
+            changed.append("its columns differ")
+        if changed and not self._request.reclassify:
+            raise CatalogError(
+                f"{since} cannot be continued: {'; '.join(changed)}. --reclassify classifies everything anew"
+            )
+        if changed:
+            self._progress.note(f"everything is classified anew: {'; '.join(changed)}")
+            return None
+        partitions: dict[str, str] = before["partitions"]
+        return partitions
+
+    def _earlier_of(self, partition: Partition) -> Earlier | None:
+        if self._earlier is None or self._request.since is None:
+            return None
+        names: Sequence[str] = [partition.name] if partition.name in self._earlier else []
+        if self._source.hats is not None:
+            names = overlapping(partition.name, list(self._earlier))
+        if self._source.kind == "packets":
+            names = []
+        names = [name for name in names if (self._request.since / name).exists()]
+        digest = self._earlier.get(partition.name, "") if (self._request.since / partition.name).exists() else ""
+        return Earlier(self._request.since, tuple(names), digest)
+
+
+def _result(future: "Future[Written]") -> Written:
+    """Return the result of a process or worker. Raises CatalogError if it was lost."""
+    try:
+        return future.result()
+    except (PartitionError, CatalogError):
+        raise
+    except BrokenProcessPool:
+        raise CatalogError(
+            "a process died, most likely for lack of memory: what is finished stays; run the same command with fewer "
+            "--workers"
+        ) from None
+    except Exception as error:  # of Dask: a lost scheduler, or a task that killed several workers
+        raise CatalogError(
+            f"the work was lost on the cluster ({type(error).__name__}: {error}): what is finished stays; run the same "
+            "command again"
+        ) from error
+
+
+def _is_full(error: BaseException) -> bool:
+    """Return whether a partition failed because the disk is full, as every other would."""
+    import errno
+
+    return "No space left" in str(error) or getattr(error.__cause__, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def _executor(request: Request) -> Iterator[Executor]:
+    """Yield what runs tasks: processes of this machine, or a cluster of Dask. Raises CatalogError."""
+    if not request.scheduler:
+        with ProcessPoolExecutor(request.workers, get_context("spawn")) as pool:
+            yield pool
+        return
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise CatalogError("--scheduler needs dask: pip install 'nightjar-alerts[catalog]'") from error
+    try:
+        client = Client(request.scheduler, timeout="30s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise CatalogError(f"there is no scheduler of Dask at {request.scheduler}: {error}") from error
+    with client:
+        yield client.get_executor(pure=False, retries=2)
+
+
+# One flat file
+
+
+def _check_flat(path: Path) -> None:
+    if path.suffix.lower() not in FLAT:
+        raise CatalogError(f"{path}: --flat writes {' and '.join(FLAT)}, which TOPCAT reads")
+    if not path.parent.is_dir():
+        raise CatalogError(f"{path}: the directory {path.parent} does not exist")
+
+
+def _write_flat(output: Path, partitions: Sequence[Partition], columns: Columns, path: Path) -> None:
+    """Write all rows to one table without lists."""
+    schema = flat(columns.schema.empty_table()).schema
+    with published(path) as temporary:
+        opened_writer = pyarrow.csv.CSVWriter if path.suffix.lower() == ".csv" else pq.ParquetWriter
+        with opened_writer(temporary, schema) as writer:
+            for partition in partitions:
+                if not (output / partition.name).exists():  # a pixel without rows
+                    continue
+                with pq.ParquetFile(output / partition.name) as file:
+                    for group in range(file.num_row_groups):
+                        writer.write_table(flat(file.read_row_group(group)).cast(schema))

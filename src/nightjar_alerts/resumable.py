@@ -1,0 +1,63 @@
+"""Files of runs that can be interrupted at any moment, and continued.
+
+``nightjar classify`` and ``nightjar catalog`` share two rules. A file appears under its final name only when it is
+complete. And an interrupted run is continued only with the same inputs, options and model: :func:`differences` names
+what has changed.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+UNFINISHED: Final = ".part-"
+"""Beginning of the names of files that are being written. HATS, pyarrow and ``nightjar`` do not read such files."""
+
+
+@contextmanager
+def published(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file beside ``path``, which replaces ``path`` when the block ends without an error.
+
+    The content reaches the disk before the name does, so that a power failure leaves no truncated file either. The
+    name is unique, because a scheduler may run the same task twice at once.
+    """
+    temporary = path.with_name(f"{UNFINISHED}{uuid4().hex[:12]}-{path.name}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the names in a folder to disk, where the system can do that."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files that killed processes have left in a folder and its subfolders."""
+    for path in folder.rglob(f"{UNFINISHED}*"):
+        path.unlink(missing_ok=True)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each argument of a run that has changed; empty if it can be continued."""
+    changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return [f"{name} was {_shown(before.get(name))} and is now {_shown(now.get(name))}" for name in changed]
+
+
+def _shown(value: object) -> str:
+    """Return an argument for a message; the default is ``not given``."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "not given" if value in (None, "", {}) else str(value)
