@@ -38,12 +38,14 @@ class TableReading:
     Attributes
     ----------
     kept : columns of a table with nested light curves that the output has, too.
+    position : columns of right ascension and declination.
     join_radius : distance within which rows are joined, arcseconds; 0 for none.
     """
 
     layout: Layout
     options: TableOptions
     kept: tuple[str, ...] = ()
+    position: tuple[str, ...] = ()
     join_radius: float = 0.0
     bounds: Bounds = FILE_BOUNDS
 
@@ -187,12 +189,12 @@ class TableReading:
     def _positions(self, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Yield the ids, positions, filters and kept columns of the rows of files."""
         band = self.layout.roles.columns.get("band", "")
-        names = [*dict.fromkeys([self.id_column, *self.layout.position, band, *self.kept])]
+        names = [*dict.fromkeys([self.id_column, *self.position, band, *self.kept])]
         for file in files:
             for batch in self._source([file], file).batches(names):
                 if isinstance(batch[band], Lists):
                     raise TableError("--join-bands joins tables whose rows have one filter; here a row has several")
-                ra, dec = (batch[name] for name in self.layout.position)
+                ra, dec = (batch[name] for name in self.position)
                 ids = self._ids(batch, len(ra))
                 yield {"ids": ids, "ra": ra, "dec": dec, "band": batch[band], "kept": self._kept(batch)}
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -150,7 +151,10 @@ class _Source:
         table = Table(source, request.table_options)
         for guess in table.guesses:
             progress.note(str(guess))
-        self.reading = TableReading(table.layout, request.table_options, (), request.join_radius, request.bounds)
+        position = table.layout.position if self.hats is None else self.hats.columns()[:2]
+        self.reading = TableReading(
+            table.layout, request.table_options, (), position, request.join_radius, request.bounds
+        )
         if not self.reading.is_nested:
             if request.join_radius or self.hats is not None:
                 raise TableError(f"{request.input} has a row for each observation; it needs light curves in lists")
@@ -159,17 +163,15 @@ class _Source:
         with pq.ParquetFile(opened(files[0])) as file:
             schema = file.schema_arrow
         self.kept = self._kept(schema)
-        self.has_position = bool(table.layout.position) and set(table.layout.position) <= set(self.kept)
+        self.has_position = bool(position) and set(position) <= set(self.kept)
         if request.join_radius and not (self.has_position and self.reading.id_column):
             raise TableError("--join-bands needs a column of names and two of positions in every row")
-        self.reading = TableReading(
-            table.layout, request.table_options, tuple(self.kept), request.join_radius, request.bounds
-        )
+        self.reading = replace(self.reading, kept=tuple(self.kept))
 
     def _kept(self, schema: Any) -> dict[str, Any]:
         """Return the Arrow types of names, positions and HEALPix indices, which the output has, too."""
         assert self.reading is not None
-        names = [self.reading.id_column, *self.reading.layout.position]
+        names = [self.reading.id_column, *self.reading.position]
         needed = () if self.hats is None else self.hats.columns()
         if missing := sorted(set(needed) - set(schema.names)):
             raise TableError(f"the catalogue has no column {missing[0]!r}, which its properties name")
@@ -223,6 +225,7 @@ def _fingerprint(
     tables = {name: value for name, value in asdict(request.table_options).items() if value not in (None, "", {})}
     text = {
         "format": FORMAT,
+        "version": _version(),
         "partitions": {partition.name: partition.digest for partition in partitions},
         "columns": [f"{name} {kind}" for name, kind in zip(columns.schema.names, columns.schema.types, strict=True)],
         "options": {**options, **tables, "join_bands": request.join_radius},
@@ -232,6 +235,13 @@ def _fingerprint(
     return found
 
 
+
+
+def _version() -> str:
+    try:
+        return version("nightjar-alerts")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"
 
 
 class _State:
@@ -276,7 +286,7 @@ def _read_state(output: Path) -> dict[str, Any] | None:
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs between two fingerprints, a sentence each."""
     changed = []
-    for part in ("format", "models", "options"):
+    for part in ("format", "version", "models", "options"):
         one, other = before.get(part), now.get(part)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
             changed += differences(one, other)
