@@ -1,7 +1,6 @@
 """The command ``nightjar catalog INPUT OUTPUT``, which classifies archives partition by partition."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,7 +158,7 @@ class _Bar:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._shows = not quiet and (sys.stderr.isatty() or bool(os.environ.get("NIGHTJAR_PROGRESS")))
+        self._shows = not quiet and sys.stderr.isatty()
         self._bar: Any = None
         self._rows = self._of_partition = 0
         self._bytes_per_row = 0.0

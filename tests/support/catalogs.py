@@ -29,7 +29,7 @@ def _object(object_id: int, rng: np.random.Generator, points: tuple[int, int]) -
         "band": rng.choice(list("gri"), count).tolist(),
         "timeWithdrawnMjdTai": [None] * count,
     }
-    place = {"ra": rng.uniform(0.0, 40.0), "dec": rng.uniform(-20.0, 20.0)}
+    place = {"ra": rng.uniform(0.0, 4.0), "dec": rng.uniform(-2.0, 2.0)}
     return {"diaObjectId": object_id, **place, "ssObjectId": 0, "diaSource": sources}
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightjar_alerts.catalog.columns import UNREADABLE, Columns, Row
+from nightjar_alerts.catalog.columns import Columns, Row
 from nightjar_alerts.catalog.increments import Earlier
 from nightjar_alerts.catalog.partitions import Partition
 from nightjar_alerts.catalog.reading import Item, TableReading, packets_of
@@ -89,6 +88,10 @@ class Plan:
     table_options: TableOptions = field(default_factory=TableOptions)
     bounds: Bounds = FILE_BOUNDS
 
+    def mark(self, partition: Partition) -> str:
+        """Return what the metadata of a partition's file say: the run, and the state of the input."""
+        return f"{self.run} {partition.digest}"
+
     def items(self, partition: Partition, on_note: Callable[[str], None]) -> Iterator[Item]:
         """Yield the rows of a partition."""
         if self.reading is not None:
@@ -141,7 +144,7 @@ def write_partition(
     last: list[str] = [""]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        schema = plan.columns.schema.with_metadata({RUN: plan.run.encode()})
+        schema = plan.columns.schema.with_metadata({RUN: plan.mark(partition).encode()})
         with published(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
             if earlier is not None and earlier.is_same(partition):
                 for table in earlier.tables(partition.name, schema):
@@ -247,6 +250,3 @@ def models_of(classifier: Classifier) -> tuple[tuple[str, ...], tuple[str, ...],
 def threads_for(workers: int) -> int | None:
     """Return the threads of each process; None for all cores."""
     return None if workers <= 1 else max(1, (os.cpu_count() or 1) // workers)
-
-
-__all__ = ["UNREADABLE", "Model", "PartitionError", "Plan", "Written", "pa", "write_partition"]

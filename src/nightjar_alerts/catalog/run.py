@@ -8,7 +8,7 @@ are complete; the metadata of each names the run that wrote it. A run with anoth
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, par
 from nightjar_alerts.catalog.reading import TableReading
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.resumable import differences, published, remove_unfinished
-from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Table, TableError, TableOptions
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Table, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.files import is_hats
 from nightjar_alerts.tables.libraries import ParquetSource
 
@@ -52,8 +52,8 @@ FLAT: Final = (".parquet", ".csv")
 SHOWN: Final = 5
 AHEAD: Final = 64
 """Number of partitions that wait for a process or a worker."""
-MAX_FILES: Final = 64
-"""Number of files whose first rows decide what the columns mean."""
+MAX_FILES: Final = 5
+"""Number of files of which the first one that can be read decides what the columns mean."""
 
 
 class CatalogError(RuntimeError):
@@ -139,6 +139,7 @@ class _Source:
         self.reading: TableReading | None = None
         self.kept: dict[str, Any] = {}
         self.has_position = False
+        self.guesses: list[str] = []
         if self.kind == "objects":
             self._read_layout(request, progress)
         elif request.join_radius:
@@ -146,11 +147,10 @@ class _Source:
 
     def _read_layout(self, request: Request, progress: Progress) -> None:
         """Decide what the columns mean, for all partitions, from the first rows."""
-        files = list(islice((file for each in self.partitions for file in each.sources), MAX_FILES))
-        source = ParquetSource([opened(file) for file in files], request.input, "", request.bounds)
-        table = Table(source, request.table_options)
-        for guess in table.guesses:
-            progress.note(str(guess))
+        file, table = self._sample(request)
+        self.guesses = [str(guess) for guess in table.guesses]
+        for guess in self.guesses:
+            progress.note(guess)
         position = table.layout.position if self.hats is None else self.hats.columns()[:2]
         self.reading = TableReading(
             table.layout, request.table_options, (), position, request.join_radius, request.bounds
@@ -160,13 +160,24 @@ class _Source:
                 raise TableError(f"{request.input} has a row for each observation; it needs light curves in lists")
             return
         self.kind = "rows"
-        with pq.ParquetFile(opened(files[0])) as file:
-            schema = file.schema_arrow
-        self.kept = self._kept(schema)
+        with pq.ParquetFile(opened(file)) as sample:
+            self.kept = self._kept(sample.schema_arrow)
         self.has_position = bool(position) and set(position) <= set(self.kept)
         if request.join_radius and not (self.has_position and self.reading.id_column):
             raise TableError("--join-bands needs a column of names and two of positions in every row")
         self.reading = replace(self.reading, kept=tuple(self.kept))
+
+    def _sample(self, request: Request) -> tuple[str, Table]:
+        """Return the first file that can be read, as a table. Raises TableError if the first ones cannot be read."""
+        first: TableError | None = None
+        for file in islice((file for each in self.partitions for file in each.sources), MAX_FILES):
+            try:
+                return file, Table(ParquetSource([opened(file)], file, "", request.bounds), request.table_options)
+            except TableQuestion:
+                raise
+            except TableError as error:
+                first = first or error
+        raise first or TableError(f"{request.input} has no files")
 
     def _kept(self, schema: Any) -> dict[str, Any]:
         """Return the Arrow types of names, positions and HEALPix indices, which the output has, too."""
@@ -195,9 +206,9 @@ def run(request: Request, progress: Progress) -> Summary:
         source.kind, classes, bands, source.kept, bool(request.options.embedding), bool(request.join_radius),
         source.has_position,
     )  # fmt: skip
-    fingerprint = _fingerprint(request, source.partitions, columns, models)
+    fingerprint = _fingerprint(request, source, columns, models)
     request.output.mkdir(parents=True, exist_ok=True)
-    with _locked(request.output):
+    with locked(request.output):
         state = _State(request.output, fingerprint)
         if state.is_finished:
             summary = Summary(True, state.rows)
@@ -219,14 +230,15 @@ def run(request: Request, progress: Progress) -> Summary:
 
 
 def _fingerprint(
-    request: Request, partitions: Sequence[Partition], columns: Columns, models: Mapping[str, str]
+    request: Request, source: _Source, columns: Columns, models: Mapping[str, str]
 ) -> dict[str, Any]:
     options = msgspec.structs.asdict(request.options)
     tables = {name: value for name, value in asdict(request.table_options).items() if value not in (None, "", {})}
     text = {
         "format": FORMAT,
         "version": _version(),
-        "partitions": {partition.name: partition.digest for partition in partitions},
+        "partitions": {partition.name: partition.digest for partition in source.partitions},
+        "reading": source.guesses,
         "columns": [f"{name} {kind}" for name, kind in zip(columns.schema.names, columns.schema.types, strict=True)],
         "options": {**options, **tables, "join_bands": request.join_radius},
         "models": dict(models),
@@ -249,7 +261,8 @@ class _State:
 
     def __init__(self, output: Path, fingerprint: Mapping[str, Any]) -> None:
         self._path, self._fingerprint = output / STATE, fingerprint
-        self.run = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+        same = {name: value for name, value in fingerprint.items() if name != "partitions"}
+        self.run = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
         found = _read_state(output)
         self.is_finished, self.rows = False, 0
         if found is None:
@@ -257,12 +270,17 @@ class _State:
                 raise CatalogError(f"{output} has files, but none of nightjar catalog: name another folder")
             self._write(None)
             return
-        if changed := _changes(found["fingerprint"], fingerprint):
-            raise CatalogError(f"{output} is of another run: {'; '.join(changed)}. Name another folder, or remove it")
         self.is_finished = found["rows"] is not None
         self.rows = found["rows"] or 0
+        changed = _changes(found["fingerprint"], fingerprint)
+        old, new = found["fingerprint"]["partitions"], fingerprint["partitions"]
+        if self.is_finished:  # else each file says what it was made of, and a damaged one may have been replaced
+            changed += _named("there are changed", {name for name in old.keys() & new.keys() if old[name] != new[name]})
+        if changed:
+            raise CatalogError(f"{output} is of another run: {'; '.join(changed)}. Name another folder, or remove it")
         if not self.is_finished:
             remove_unfinished(output)
+            self._write(None)
 
     def finish(self, rows: int) -> None:
         """Mark the output as finished."""
@@ -292,26 +310,26 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             changed += differences(one, other)
         elif one != other:
             changed.append(f"{part} was {one} and is now {other}")
-    old, new = before["partitions"], now["partitions"]
-    for what, names in (
-        ("there are no more", old.keys() - new.keys()),
-        ("there are new", new.keys() - old.keys()),
-        ("there are changed", {name for name in old.keys() & new.keys() if old[name] != new[name]}),
-    ):
-        if names:
-            more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
-            changed.append(f"{what} partitions of the input: {', '.join(sorted(names)[:SHOWN])}{more}")
-    if before["columns"] != now["columns"] and not changed:
-        names = sorted({*before["columns"]} ^ {*now["columns"]})
-        changed.append(f"columns differ: {', '.join(names[:SHOWN])}")
+    old, new = before["partitions"].keys(), now["partitions"].keys()
+    changed += _named("there are no more", old - new) + _named("there are new", new - old)
+    for part in ("columns", "reading"):
+        if before[part] != now[part] and not changed:
+            names = sorted({*before[part]} ^ {*now[part]})
+            changed.append(f"{part} differ: {', '.join(names[:SHOWN])}")
     return changed
+
+
+def _named(what: str, names: Collection[str]) -> list[str]:
+    """Return a sentence on partitions of the input, none if there are none."""
+    more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
+    return [f"{what} partitions of the input: {', '.join(sorted(names)[:SHOWN])}{more}"] if names else []
 
 
 LOCK: Final = ".nightjar.lock"
 
 
 @contextmanager
-def _locked(output: Path) -> Iterator[None]:
+def locked(output: Path) -> Iterator[None]:
     """Let no other process of this machine write the same output. Raises CatalogError."""
     with (output / LOCK).open("w") as file:
         try:
@@ -360,8 +378,10 @@ class _Run:
                 rows = file.metadata.num_rows
         except (OSError, ValueError) as error:
             raise CatalogError(f"{path} is damaged, and nightjar did not write it like this: {error}") from error
-        if found != self._plan.run:
-            raise CatalogError(f"{path} is of another run: name another folder, or remove it")
+        if found != (mark := self._plan.mark(partition)):
+            of_run = found.partition(" ")[0] == mark.partition(" ")[0]
+            detail = f"there are changed partitions of the input: {partition.name}" if of_run else "another model or options"
+            raise CatalogError(f"{path} is of another run: {detail}. Name another folder, or remove it")
         self._summary.rows += rows
         return True
 
