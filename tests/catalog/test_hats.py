@@ -16,8 +16,6 @@ from nightjar_alerts.tables import TableError
 from support.catalogs import content, rubin_rows, write_hats, write_nested, ztf_rows
 from support.once import common_folder, made_once
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::pandas.errors.Pandas4Warning")
-
 
 @pytest.fixture(scope="session")
 def rubin(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -52,6 +52,7 @@ FLAT: Final = (".parquet", ".csv")
 SHOWN: Final = 5
 AHEAD: Final = 64
 """Number of partitions that wait for a process or a worker."""
+CONNECT_SECONDS: Final = 30
 MAX_FILES: Final = 5
 """Number of files of which the first one that can be read decides what the columns mean."""
 
@@ -490,7 +491,7 @@ def _executor(request: Request) -> Iterator[Executor]:
     except ImportError as error:
         raise CatalogError("--scheduler needs dask: pip install 'nightjar-alerts[catalog]'") from error
     try:
-        client = Client(request.scheduler, timeout="30s")
+        client = Client(request.scheduler, timeout=CONNECT_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:
         raise CatalogError(f"there is no scheduler of Dask at {request.scheduler}: {error}") from error
     with client:
