@@ -221,6 +221,7 @@ def run(request: Request, progress: Progress) -> Summary:
             summary = _Run(request, plan, source, fingerprint, progress).run()
             if summary.failed:
                 return summary
+            remove_unfinished(request.output)  # of workers that were killed
             if source.hats is not None:
                 progress.note("writing the metadata of the catalogue")
                 source.hats.finish(request.output, source.reading.id_column if source.reading else "")
