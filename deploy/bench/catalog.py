@@ -38,6 +38,7 @@ from nightjar_alerts.tables import Table, TableOptions
 
 SEED: Final = 20261129
 NAMES: Final = {"mjd": "midpointMjdTai", "flux": "psfFlux", "flux_err": "psfFluxErr", "band": "band"}
+STAGES: Final = ("read", "columns", "write")
 SMALL: Final = 4096
 """Light curves that are repeated for a large file."""
 
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the large file")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    numbers: dict[str, Any] = json.loads(options.output.read_text()) if options.output and options.output.exists() else {}
+    is_there = options.output is not None and options.output.exists()
+    numbers: dict[str, Any] = json.loads(options.output.read_text()) if is_there else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "speed" in options.parts:
@@ -68,8 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def write_nested(path: Path, curves: Sequence[CurveColumns], copies: int = 1) -> Path:
     """Write light curves as rows of lists, with names of their own."""
-    names = {ours: theirs for ours, theirs in NAMES.items()}
-    lists = {theirs: pa.array([list(curve[ours]) for curve in curves]) for ours, theirs in names.items()}
+    lists = {theirs: pa.array([list(curve[ours]) for curve in curves]) for ours, theirs in NAMES.items()}
     struct = pa.StructArray.from_arrays(list(lists.values()), names=list(lists))
     with pq.ParquetWriter(path, pa.schema({"diaObjectId": pa.int64(), "diaSource": struct.type})) as writer:
         for copy in range(copies):
@@ -128,7 +129,7 @@ def speed(folder: Path, count: int, rounds: int) -> dict[str, Any]:
         "catalog.classifier_rows_per_cpu_second": round(count / middle["classifier"], 1),
         "catalog.vs_classifier": round(float(np.median(ratios)), 3),
         "catalog.vs_classifier_rounds": [round(each, 3) for each in ratios],
-        **{f"catalog.{name}_share": round(middle[name] / middle["catalog"], 3) for name in ("read", "columns", "write")},
+        **{f"catalog.{name}_share": round(middle[name] / middle["catalog"], 3) for name in STAGES},
         "catalog.output_bytes_per_row": round((folder / "speed" / "speed.parquet").stat().st_size / count, 1),
     }
 

@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reclassify", action="store_true", help="with --since: classify everything if the model or options differ"
     )
-    parser.add_argument("--flat", type=Path, metavar="FILE", help="also write one flat table, .parquet or .csv (TOPCAT)")
+    parser.add_argument(
+        "--flat", type=Path, metavar="FILE", help="also write one flat table, .parquet or .csv (TOPCAT)"
+    )
     parser.add_argument("--workers", type=_count, default=1, help="processes, which share the cores (%(default)s)")
     parser.add_argument("--scheduler", default="", metavar="ADDRESS", help="scheduler of a cluster of dask.distributed")
     parser.add_argument(
@@ -118,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
         options.workers,
         options.scheduler,
     )
-    progress = _Bar(options.quiet)
+    progress = ProgressBar(options.quiet)
     try:
         summary = run(request, progress)
     except (BundleError, CatalogError, ImportError, OSError, PriorError, TableError) as error:
@@ -153,7 +155,7 @@ def _lines(summary: "Summary", options: argparse.Namespace) -> list[str]:
     return [*lines, f"written to {options.flat}"] if options.flat else lines
 
 
-class _Bar:
+class ProgressBar:
     """Progress bar on standard error, if it is a terminal: fraction of the bytes, rows, rate and time left."""
 
     def __init__(self, quiet: bool) -> None:

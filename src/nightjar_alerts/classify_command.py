@@ -230,6 +230,7 @@ _UNITS: Final = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 def size(text: str) -> int:
+    """Return the bytes of a size such as ``256GiB``."""
     number, unit = text[:-3], text[-3:].upper()
     if unit not in _UNITS or not number.isdecimal() or not 0 < int(number[:9]) * _UNITS[unit] < 1 << 62:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 256GiB, with KiB, MiB, GiB or TiB")
@@ -254,6 +255,7 @@ def _coverage(text: str) -> float:
 
 
 def table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
+    """Return the options of tables. Raises UsageError."""
     values: dict[str, Any] = {}
     for each in fields(TableOptions):
         value = getattr(options, each.name)

@@ -16,8 +16,8 @@ from nightjar_alerts.core.result import ResultFields
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import RunReport
-from nightjar_alerts.resumable import differences, published
 from nightjar_alerts.results import Result
+from nightjar_alerts.resumable import differences, published
 
 if TYPE_CHECKING:
     from nightjar_alerts.inputs import NamedInput

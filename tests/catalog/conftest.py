@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
 
 from nightjar_alerts import Classifier
-from nightjar_alerts.catalog.run import Progress, Request, Summary, run
+from nightjar_alerts.catalog.run import Request, Summary, run
+from nightjar_alerts.catalog_command import ProgressBar
 
 Run = Callable[..., Summary]
 
@@ -24,6 +25,6 @@ def catalog(tmp_path: Path) -> Run:
     """Run in this process: ``catalog(input, "output", flat=...)``."""
 
     def classify(source: Path, output: str = "out", **options: Any) -> Summary:
-        return run(Request(str(source), tmp_path / output, **options), Progress())
+        return run(Request(str(source), tmp_path / output, **options), ProgressBar(quiet=True))
 
     return classify

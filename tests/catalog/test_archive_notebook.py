@@ -1,5 +1,6 @@
 """The notebook on archives runs from top to bottom on a small catalogue."""
 
+# ruff: noqa: E402
 import json
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """``nightjar catalog`` on folders of Parquet and of packets: the columns, and what is not classified."""
 
+# ruff: noqa: E402
 import contextlib
 import errno
 import os
@@ -59,7 +60,10 @@ def test_catalog_nested_folder_has_the_classes_of_classifier(tmp_path: Path, cat
     source = nested_folder(tmp_path / "in", [30, 20])
     summary = catalog(source)
     assert summary.counts == {("classified", ""): 50}
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == ["night-00.parquet", "night-01.parquet"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == [
+        "night-00.parquet",
+        "night-01.parquet",
+    ]
     check(content(tmp_path / "out"), expected(classifier, rubin_rows(50)))
 
 
@@ -259,7 +263,9 @@ def test_catalog_missing_column_is_named(tmp_path: Path, catalog: Any) -> None:
     table = pq.read_table(source / "night-01.parquet").drop_columns(["diaObjectId"])
     pq.write_table(table, source / "night-01.parquet")
     (error,) = catalog(source).failed
-    assert error == "partition night-01.parquet: night-01.parquet has no column 'diaObjectId', unlike the table before it"
+    assert (
+        error == "partition night-01.parquet: night-01.parquet has no column 'diaObjectId', unlike the table before it"
+    )
 
 
 def test_catalog_unknown_filter_is_the_reason_of_the_row(tmp_path: Path, catalog: Any) -> None:

@@ -1,5 +1,6 @@
-"""Classes computed by Dask: :func:`nightjar_alerts.integrations.lsdb.classify`, and ``nightjar catalog --scheduler``."""
+"""Classes computed by Dask: ``nightjar_alerts.integrations.lsdb.classify``, and ``nightjar catalog --scheduler``."""
 
+# ruff: noqa: E402
 import os
 import pickle
 import signal
@@ -137,5 +138,5 @@ def test_catalog_without_a_scheduler_says_so(tmp_path: Path, catalog: Any, monke
     from nightjar_alerts.catalog import run
 
     monkeypatch.setattr(run, "CONNECT_SECONDS", 1)
-    with pytest.raises(run.CatalogError, match="there is no scheduler of Dask at tcp://127.0.0.1:1"):
+    with pytest.raises(run.CatalogError, match=r"there is no scheduler of Dask at tcp://127\.0\.0\.1:1"):
         catalog(nested_folder(tmp_path / "in", [2]), scheduler="tcp://127.0.0.1:1")

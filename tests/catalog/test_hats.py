@@ -1,5 +1,6 @@
 """``nightjar catalog`` on HATS catalogues, and bands that are joined."""
 
+# ruff: noqa: E402
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def test_join_bands_joins_rows_across_borders_once(ztf: Path, tmp_path: Path, ca
     assert is_valid_collection(tmp_path / "out", strict=True)
 
 
-def _pixels_of_rows(folder: Path) -> list[tuple[str, int]]:
+def _pixels_of_rows(folder: Path) -> list[tuple[int, str]]:
     """Return the star and the partition of each row, without repeats."""
     opened = lsdb.open_catalog(folder)
     found = set()

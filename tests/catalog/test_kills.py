@@ -78,7 +78,6 @@ def killed(source: Path, tmp_path: Path, kills: int, least: int) -> None:
         check(output, undisturbed)
         if total >= kills:
             break
-    print(f"killed {total} times")
     assert total >= least
 
 

@@ -36,7 +36,9 @@ def _object(object_id: int, rng: np.random.Generator, points: tuple[int, int]) -
 def write_nested(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write rows with nested light curves as one Parquet file."""
     pa, pq = _arrow()
-    lists = {name: pa.list_(pa.float64()) for name in ("midpointMjdTai", "psfFlux", "psfFluxErr", "timeWithdrawnMjdTai")}
+    lists = {
+        name: pa.list_(pa.float64()) for name in ("midpointMjdTai", "psfFlux", "psfFluxErr", "timeWithdrawnMjdTai")
+    }
     kinds = {
         "diaObjectId": pa.int64(), "ra": pa.float64(), "dec": pa.float64(), "ssObjectId": pa.int64(),
         "diaSource": pa.struct({**lists, "band": pa.list_(pa.string())}),

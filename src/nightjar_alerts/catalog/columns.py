@@ -144,17 +144,14 @@ class Columns:
             "prediction_set": pa.array([each.prediction_set for each in fields], pa.list_(pa.string())),
             "novelty": pa.array([each.novelty for each in fields], pa.float32()),
             "unusual": pa.array([each.unusual for each in fields], pa.bool_()),
-            "subtype": _texts([each.subtype and each.subtype.class_name for each in fields]),
-            "status": _texts(
-                [("rejected" if row.reason == UNREADABLE else "abstained") if row.reason else each.status
-                 for (row, _), each in zip(rows, fields, strict=True)]
-            ),  # fmt: skip
+            "subtype": _texts([each.subtype.class_name if each.subtype else None for each in fields]),
+            "status": _texts([_status(row, each.status) for (row, _), each in zip(rows, fields, strict=True)]),
             "reason": _texts([row.reason or each.reason or None for (row, _), each in zip(rows, fields, strict=True)]),
             "detail": _texts([row.detail or each.detail or None for (row, _), each in zip(rows, fields, strict=True)]),
             "observations": pa.array([row.observations for row, _ in rows], pa.int64()),
             "last_mjd": pa.array([row.last_mjd for row, _ in rows], pa.float64(), from_pandas=True),
-            "model": _texts([model and f"{model.name} {model.version}" for model in models]),
-            "model_sha256": _texts([model and model.sha256 for model in models]),
+            "model": _texts([f"{model.name} {model.version}" if model else None for model in models]),
+            "model_sha256": _texts([model.sha256 if model else None for model in models]),
         }
         for number, name in enumerate(self.classes):
             columns[f"{PROBABILITY}{name}"] = pa.array(probabilities[:, number], from_pandas=True)
@@ -167,6 +164,12 @@ class Columns:
 
 UNREADABLE: Final = "unreadable"
 """Reason of a file, or a part of one, that could not be read."""
+
+
+def _status(row: Row, status: str) -> str:
+    if not row.reason:
+        return status
+    return "rejected" if row.reason == UNREADABLE else "abstained"
 
 
 class _None:

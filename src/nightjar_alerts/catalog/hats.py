@@ -66,7 +66,9 @@ class HatsInput:
     def healpix_column(self) -> str:
         """Column of the HEALPix index of the highest order."""
         if (self.info.healpix_order or MAX_ORDER) != MAX_ORDER or not self.info.healpix_column:
-            raise TableError(f"{self.catalog.catalog_name} has no HEALPix column of order {MAX_ORDER}: write it with LSDB")
+            raise TableError(
+                f"{self.catalog.catalog_name} has no HEALPix column of order {MAX_ORDER}: write it with LSDB"
+            )
         return str(self.info.healpix_column)
 
     def partitions(self, join_radius: float) -> list[Partition]:
@@ -102,7 +104,7 @@ class HatsInput:
         """Write the margin and the metadata. Files that are there already are kept, so that this can be repeated."""
         pixels = self._without_empty(output, self.name, self.catalog.get_healpix_pixels())
         self._write_metadata(output, self.name, self.info, pixels)
-        collection = {"name": self.name, "hats_primary_table_url": self.name}
+        collection: dict[str, Any] = {"name": self.name, "hats_primary_table_url": self.name}
         if self.margin is not None:
             for pixel in self.margin.get_healpix_pixels():
                 self._write_margin(output, pixel, pixels, id_column)
@@ -127,7 +129,7 @@ class HatsInput:
         return kept
 
     def _write_margin(self, output: Path, pixel: Any, homes: Sequence[Any], id_column: str) -> None:
-        """Write the rows of the output around a pixel: those of the input's margin, from the partitions that own them."""
+        """Write the rows of the output in the margin of a pixel, from the partitions that own them."""
         path = output / self.file(self.margin_name, pixel)
         if path.exists():
             return

@@ -20,8 +20,8 @@ from nightjar_alerts.catalog.reading import Item, TableReading, packets_of
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.inputs import Input
-from nightjar_alerts.resumable import published
 from nightjar_alerts.results import Result
+from nightjar_alerts.resumable import published
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions
 
 if TYPE_CHECKING:

@@ -175,8 +175,9 @@ class TableReading:
             anchor = int(item.object_id)
             done[anchor] = True
             yield self._joined(joined, anchor, item)
-        for anchor in np.flatnonzero(~done & (joined.anchors[: joined.own] == np.arange(joined.own))):
-            yield self._joined(joined, int(anchor), None)
+        is_anchor = joined.anchors[: joined.own] == np.arange(joined.own)
+        for anchor in np.flatnonzero(~done & is_anchor).tolist():
+            yield self._joined(joined, anchor, None)
 
     def _joins(self, partition: Partition) -> Joined:
         return joined_rows(self._positions(partition.sources), self._positions(partition.margin), self.join_radius)

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import pyarrow.csv
@@ -79,8 +79,8 @@ class Request:
     scheduler: str = ""
 
 
-class Progress:
-    """What a run tells its user; this one tells nothing."""
+class Progress(Protocol):
+    """What a run tells its user."""
 
     def start(self, partitions: int, done: int, size: int, done_size: int) -> None:
         """Begin with a number of partitions, of which some are finished, and of bytes."""
@@ -231,9 +231,7 @@ def run(request: Request, progress: Progress) -> Summary:
     return summary
 
 
-def _fingerprint(
-    request: Request, source: _Source, columns: Columns, models: Mapping[str, str]
-) -> dict[str, Any]:
+def _fingerprint(request: Request, source: _Source, columns: Columns, models: Mapping[str, str]) -> dict[str, Any]:
     options = msgspec.structs.asdict(request.options)
     tables = {name: value for name, value in asdict(request.table_options).items() if value not in (None, "", {})}
     text = {
@@ -247,8 +245,6 @@ def _fingerprint(
     }
     found: dict[str, Any] = json.loads(json.dumps(text, default=str))
     return found
-
-
 
 
 def _version() -> str:
@@ -382,7 +378,9 @@ class _Run:
             raise CatalogError(f"{path} is damaged, and nightjar did not write it like this: {error}") from error
         if found != (mark := self._plan.mark(partition)):
             of_run = found.partition(" ")[0] == mark.partition(" ")[0]
-            detail = f"there are changed partitions of the input: {partition.name}" if of_run else "another model or options"
+            detail = (
+                f"there are changed partitions of the input: {partition.name}" if of_run else "another model or options"
+            )
             raise CatalogError(f"{path} is of another run: {detail}. Name another folder, or remove it")
         self._summary.rows += rows
         return True

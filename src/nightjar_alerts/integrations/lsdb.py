@@ -7,8 +7,8 @@
     classes = classify(catalog)                    # lazy
     classes.query("unusual").compute()
 
-Each partition is classified where Dask computes it. A worker process has one runtime, however many threads it has. Needs
-``pip install 'nightjar-alerts[onnxruntime,catalog]'``.
+Each partition is classified where Dask computes it. A worker process has one runtime, however many threads it has.
+Needs ``pip install 'nightjar-alerts[onnxruntime,catalog]'``.
 """
 
 import hashlib
