@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightjar_alerts.catalog.columns import Columns, Row
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
 
 ROW_GROUP: Final = 16_384
-"""Rows that are held and written at once."""
+"""Rows that are written at once."""
+CHUNK: Final = 1024
+"""Rows that are held with their results, which take a hundred times the memory of their columns."""
 RUN: Final = b"nightjar_run"
 """Key of the metadata of a Parquet file that names the run that wrote it."""
 
@@ -155,13 +158,19 @@ def write_partition(
             items = plan.items(partition, _noted(written.notes))
             if index is not None:
                 items = index.marked(items)
-            for rows in _chunks(classified(classifier_of(plan.model), plan.options, items, last), ROW_GROUP):
+            waiting: list[Any] = []
+            for rows in _chunks(classified(classifier_of(plan.model), plan.options, items, last), CHUNK):
                 table = plan.columns.table(rows)
                 if index is not None:
                     table = index.copied(table, [row for row, _ in rows], plan.columns)
-                writer.write_table(table.cast(schema))
+                waiting.append(table.cast(schema))
                 written.add(table, [row for row, _ in rows])
                 on_rows(len(rows))
+                if len(waiting) * CHUNK >= ROW_GROUP:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting))
             written.gone = 0 if index is None else index.gone
     except PartitionError:
         raise

@@ -22,7 +22,7 @@ from nightjar_alerts.tables.reader import is_object_id
 from nightjar_alerts.tables.vocabulary import NO_OBJECT, last_part, plain
 
 ROW: Final = "nightjar row"
-"""Column with the number of each row, under which the reader groups the observations of nested tables."""
+"""Column with the name or number of each row, under which the reader groups the observations of nested tables."""
 WITHDRAWN: Final = "withdrawn"
 NO_OBJECT_ID: Final = "no_object_id"
 _MOVING: Final = "Solar System object"
@@ -101,18 +101,16 @@ class TableReading:
         ids = self._ids(batch, count)
         moving = self._moving(batch, ids)
         kept = self._kept(batch)
-        numbers = object_column([str(row) for row in range(count)])
-        numbers[moving | (ids == "") & bool(self.id_column)] = ""
-        options = self.options
-        if metadata := options.object_metadata:  # by the name of the object
-            rows = {str(row): metadata[name] for row, name in enumerate(ids) if name in metadata}
-            options = replace(options, object_metadata=rows)
-        found = self._by_row(MemorySource({**batch, ROW: numbers}, where), options)
-        for row, name in enumerate(ids.tolist()):
-            yield self._item(name, found.get(row), kept[row], bool(moving[row]))
-
-    def _by_row(self, source: TableSource, options: TableOptions) -> dict[int, TableObject]:
-        return {int(item.object_id): item for item in Table(source, options, layout=self.by_row())}
+        options, keys = self.options, ids.copy()
+        if not self.id_column or len(set(ids)) < count:  # each row is an object of its own
+            keys = object_column([str(row) for row in range(count)])
+            metadata = {str(row): options.object_metadata.get(name) for row, name in enumerate(ids)}
+            options = replace(options, object_metadata={key: found for key, found in metadata.items() if found})
+        keys[moving | ((ids == "") & bool(self.id_column))] = ""
+        source = MemorySource({**batch, ROW: keys}, where)
+        found = {item.object_id: item for item in Table(source, options, layout=self.by_row())}
+        for row, (key, name) in enumerate(zip(keys.tolist(), ids.tolist(), strict=True)):
+            yield self._item(name, found.get(key), kept[row], bool(moving[row]))
 
     def _ids(self, batch: TableColumns, count: int) -> Array:
         if not self.id_column:
@@ -144,7 +142,7 @@ class TableReading:
         if item is None:
             reason = AbstainReason.SOLAR_SYSTEM_OBJECT.value if is_moving else NO_OBJECT_ID
             return Row(name, 0, kept=kept, reason=reason, detail=_DETAILS[reason]), None
-        return self._of_object(replace(item, object_id=name), kept)
+        return self._of_object(item if item.object_id == name else replace(item, object_id=name), kept)
 
     def _of_object(self, item: TableObject, kept: tuple[Any, ...] = ()) -> Item:
         usable = item.mjd[item.usable()] if item.rejected else item.mjd

@@ -140,7 +140,7 @@ class TableObject:
         LightCurveError
             When no point can be used, or a value breaks a rule of the record.
         """
-        keep = self.usable()
+        keep: Any = self.usable() if self.rejected else slice(None)  # a slice copies nothing
         dropped = {reason.replace(" ", "_"): int(bad.sum()) for reason, bad in self.rejected.items()}
         unknown = (
             Counter(str(name) for name in self.band[self.rejected["unknown filter"]])
@@ -148,7 +148,7 @@ class TableObject:
             else Counter()
         )
         dropped.pop("unknown_filter", None)
-        if not keep.any():
+        if not len(self.mjd[keep]):
             listed = ", ".join(f"{count} {reason}" for reason, count in (dropped | dict(unknown)).items())
             raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
         bands = list(self.band[keep])
@@ -576,7 +576,7 @@ class Table:
         if len(self._band_names) < len(self._bands):
             self._band_names = object_column(list(self._bands))
         band = self._band_names[points["band"]]
-        rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code}
+        rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code} if codes.any() else {}
         report, rows = self.report, self.options.object_metadata
         own, columns = dict(rows.get(name, {})), self._layout.metadata
         if rows and name not in rows:
