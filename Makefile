@@ -132,6 +132,7 @@ nightly-peers:
 
 docs: $(VENV)/.test
 	$(BIN)/python -m deploy.pages
+	$(BIN)/python -m deploy.sizing
 
 bench: $(VENV)/.cpu
 	$(BIN)/python -m deploy.bench --output build/bench.json

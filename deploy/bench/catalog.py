@@ -18,7 +18,6 @@ the run, without the start of the cluster.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from nightjar_alerts.catalog.partition import Model, Plan, classified, classifie
 from nightjar_alerts.catalog.partitions import Partition, digest_of
 from nightjar_alerts.catalog.reading import TableReading
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.models.common import processor_name
 from nightjar_alerts.tables import Table, TableOptions
 
 SEED: Final = 20261129
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             numbers |= memory(folder, options.rows)
         if "workers" in options.parts:
             numbers |= workers(folder, options.curves, options.rounds)
-    text = json.dumps(numbers, indent=1)
+    text = json.dumps(numbers | {"machine": processor_name()}, indent=1)
     print(text)
     if options.output:
         options.output.write_text(text + "\n")
@@ -211,7 +211,6 @@ def workers(folder: Path, count: int, rounds: int) -> dict[str, Any]:
         "catalog.two_workers_vs_one": round(float(np.median(ratios)), 2),
         "catalog.two_workers_vs_one_rounds": [round(each, 2) for each in ratios],
         "catalog.load_average": round(os.getloadavg()[0], 1),
-        "catalog.peak_mb_here": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
 
 
