@@ -5,6 +5,7 @@ python -m deploy.sizing --check    write nothing; exit with 1 if it is stale
 
 The costs are those of docs/results/catalog.json, which ``python -m deploy.bench.catalog`` measures.
 """
+# ruff: noqa: E501  # lines of the page
 
 import json
 import re
@@ -36,20 +37,23 @@ class Work:
     rows : objects or alerts.
     points : mean number of observations of a row.
     source : of the two numbers.
-    seconds : time within which it must be done; None for an archive.
+    within, seconds : time within which it must be done; empty and None for an archive.
     """
 
     name: str
     rows: float
     points: float
     source: str
+    within: str = ""
     seconds: float | None = None
 
 
 WORKS: Final = (
     Work("Rubin's archive of alerts", 17e6, 40, "15 to 19 million objects; the mean length is assumed"),
-    Work("a mean night of Rubin", 10e6, 40, "DMTN-102; in ten hours; the mean length is assumed", 36_000.0),
-    Work("a visit of 40,000 alerts", 40e3, 40, "DMTN-102: the most that must be supported; in one minute", 60.0),
+    Work(
+        "a mean night of Rubin", 10e6, 40, "ten million alerts (DMTN-102); the mean length is assumed", "10 h", 36_000.0
+    ),
+    Work("a visit of 40,000 alerts", 40e3, 40, "the most that must be supported (DMTN-102)", "60 s", 60.0),
     Work("a ZTF data release, bands joined", 2e9, 400, "assumed: 5 × 10⁹ rows of one band are 2 × 10⁹ objects"),
 )
 
@@ -75,15 +79,17 @@ def _number(value: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
-def _cores(hours: float, within: float) -> str:
-    return _number(max(1.0, np.ceil(hours / within)))
+def _cores(work: Work, hours: float) -> str:
+    """Return how many cores do the work in time, or an archive in an hour and in a day."""
+    if work.seconds is not None:
+        return f"{_number(max(1.0, np.ceil(hours * 3600.0 / work.seconds)))} in {work.within}"
+    return ", ".join(f"{_number(max(1.0, np.ceil(hours / each)))} in {each:g} h" for each in HOURS)
 
 
 def _row(costs: Mapping[str, float], work: Work) -> list[str]:
     hours = core_hours(costs, work)
-    storage = work.rows * costs["catalog.output_bytes_per_row"] / 1e9
-    within = [_cores(hours, work.seconds / 3600.0)] * 2 if work.seconds else [_cores(hours, each) for each in HOURS]
-    return [work.name, f"{work.rows:,.0f}", f"{work.points:g}", _number(hours), *within, _number(storage)]
+    storage = _number(work.rows * costs["catalog.output_bytes_per_row"] / 1e9)
+    return [work.name, f"{work.rows:,.0f}", f"{work.points:g}", _number(hours), _cores(work, hours), storage]
 
 
 def _changed(work: Work) -> Sequence[tuple[str, Work]]:
@@ -97,7 +103,7 @@ def _changed(work: Work) -> Sequence[tuple[str, Work]]:
 
 def page(costs: Mapping[str, float]) -> str:
     """Return the text of the page."""
-    head = ["", "rows", "observations", "core hours", "cores for 1 h", "cores for 24 h", "output, GB"]
+    head = ["", "rows", "observations", "core hours", "cores", "output, GB"]
     work = markdown_table(head, [_row(costs, each) for each in WORKS], numbers=True)
     sources = "\n".join(f"- {each.name}: {each.source}." for each in WORKS)
     lengths = sorted(int(found[1]) for name in costs if (found := _LENGTH.fullmatch(name)))
@@ -119,8 +125,8 @@ What `nightjar catalog` needs for whole surveys. `python -m deploy.sizing` write
 
 {work}
 
-A night must be done in ten hours and a visit in one minute, so both columns of cores are for that. The service classifies visits as they
-come ([benchmarks](benchmarks.md)); the number here is the work alone, without the broker.
+The service classifies visits as they come ([benchmarks](benchmarks.md)); the number of cores here is for the work alone, without the broker,
+and needs every core busy from the first second.
 
 ## Assumptions
 
