@@ -150,9 +150,7 @@ def lengths(folder: Path, rounds: int, count: int = 512) -> dict[str, Any]:
         path = write_nested(folder / f"length-{length}.parquet", curves)
         plan = _plan(path, folder / "lengths", 1)
         partition = Partition(path.name, (str(path),), *digest_of([str(path)]))
-        seconds = [
-            _cpu(lambda plan=plan, partition=partition: write_partition(plan, partition)) for _ in range(rounds + 1)
-        ]
+        seconds = [_cpu(partial(write_partition, plan, partition)) for _ in range(rounds + 1)]
         found[f"catalog.cpu_ms_per_row_of_{length}"] = round(1e3 * float(np.median(seconds[1:])) / len(curves), 3)
     return found
 

@@ -146,8 +146,13 @@ def _lines(summary: "Summary", options: argparse.Namespace) -> list[str]:
         lines.append(f"{summary.earlier:,} partitions were finished before")
     if options.join_bands:
         lines.append(f"{summary.joined:,} rows were joined to {summary.objects_joined:,} objects")
-    if options.since is not None:
+    if options.since is not None and not summary.earlier:  # else some were counted by the run before
         lines.append(f"{summary.unchanged:,} rows are unchanged, {summary.gone:,} are no longer there")
+    if summary.repeated:
+        lines.append(
+            f"{summary.repeated:,} objects have observations in several files, and a row for each file: sort the table "
+            "by object before it is divided"
+        )
     if summary.failed:
         lines.append(f"{len(summary.failed):,} partitions failed; the same command tries them again")
         return lines

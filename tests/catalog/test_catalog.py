@@ -107,6 +107,13 @@ def test_catalog_observations_without_an_object_are_counted_in_a_row(tmp_path: P
     assert (last["reason"], last["observations"]) == ("solar_system_object", len(rows[0]["diaSource"]["band"]))
 
 
+def test_catalog_object_in_two_files_of_observations_is_counted(tmp_path: Path, catalog: Any) -> None:
+    rows = rubin_rows(3)
+    write_observations(tmp_path / "in" / "a.parquet", rows)
+    write_observations(tmp_path / "in" / "b.parquet", rows[:1])
+    assert catalog(tmp_path / "in").repeated == 1
+
+
 def test_catalog_rows_of_one_name_stay_apart(tmp_path: Path, catalog: Any) -> None:
     rows = rubin_rows(2)
     rows[1]["diaObjectId"] = rows[0]["diaObjectId"]

@@ -4,7 +4,8 @@ The output is a collection: a catalogue with the partitions of the input, and it
 partitions that own them.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from nightjar_alerts.catalog.bands import least_margin
-from nightjar_alerts.catalog.partitions import Partition, digest_of
+from nightjar_alerts.catalog.partitions import Partition, digest_of, opened
 from nightjar_alerts.resumable import published
 from nightjar_alerts.tables import TableError
 
@@ -134,10 +135,8 @@ class HatsInput:
         if path.exists():
             return
         keys = [self.healpix_column, *([id_column] if id_column else [])]
-        wanted = pa.concat_tables(
-            [pq.read_table(self.margin.catalog_base_dir.fs.open(file), columns=keys) if "://" in file
-             else pq.ParquetFile(file).read(columns=keys) for file in files_of(self.margin, pixel)]
-        )  # fmt: skip
+        files = files_of(self.margin, pixel)
+        wanted = pa.concat_tables([pq.ParquetFile(opened(file)).read(columns=keys) for file in files])
         index = wanted[self.healpix_column].to_numpy()
         found = []
         for home in homes:
@@ -223,16 +222,31 @@ def open_hats(path: str) -> HatsInput:
         raise TableError(f"{path} is not a HATS catalogue that can be read: {error}") from error
 
 
-def overlapping(name: str, others: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of partitions, of those given, whose pixels overlap that of another one."""
+class Pixels:
+    """Pixels of the partitions of a catalogue, by the names of their files."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # Pixels of a catalogue do not overlap, so those of the highest order within each are a range of their own.
+        self._ranges = sorted((*_range(name), name) for name in names)
+
+    def overlapping(self, name: str) -> list[str]:
+        """Return the names of the partitions that overlap another one."""
+        start, end = _range(name)
+        found = []
+        for index in range(max(0, bisect(self._ranges, (start, end, name)) - 1), len(self._ranges)):
+            other_start, other_end, other = self._ranges[index]
+            if other_start >= end:
+                break
+            if other_end > start:
+                found.append(other)
+        return found
+
+
+def _range(name: str) -> tuple[int, int]:
+    """Return the pixels of the highest order in the pixel of a file."""
     order, pixel = _pixel(name)
-    found = []
-    for other in others:
-        other_order, other_pixel = _pixel(other)
-        least = min(order, other_order)
-        if pixel >> 2 * (order - least) == other_pixel >> 2 * (other_order - least):
-            found.append(other)
-    return tuple(found)
+    width = 1 << 2 * (MAX_ORDER - order)
+    return pixel * width, (pixel + 1) * width
 
 
 def _pixel(name: str) -> tuple[int, int]:

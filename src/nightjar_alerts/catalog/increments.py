@@ -66,9 +66,9 @@ class Index:
             self._rows.pop(name, None)
 
     @property
-    def gone(self) -> int:
-        """Number of objects of the earlier catalogue that were not met."""
-        return len(self._rows.keys() - self._seen)
+    def met(self) -> int:
+        """Number of rows of the earlier catalogue whose objects were met, or which have no name."""
+        return sum(not name or name in self._seen for name in self._table["object_id"].to_pylist())
 
     def marked(self, items: Iterator[Item]) -> Iterator[Item]:
         """Yield rows; one whose last time and number of observations are as before is not classified again."""

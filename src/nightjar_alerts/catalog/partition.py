@@ -110,7 +110,8 @@ class Written:
     ----------
     counts : number of rows by status and reason.
     joined : number of rows that were joined with another one.
-    unchanged : number of rows that were copied from an earlier catalogue; gone: of its rows that are no longer there.
+    unchanged : number of rows that were copied from an earlier catalogue.
+    met : number of rows of the earlier catalogue whose objects are in this partition.
     """
 
     name: str
@@ -119,7 +120,7 @@ class Written:
     joined: int = 0
     objects_joined: int = 0
     unchanged: int = 0
-    gone: int = 0
+    met: int = 0
     notes: list[str] = field(default_factory=list)
 
     def add(self, table: Any, rows: Sequence[Row]) -> None:
@@ -153,6 +154,7 @@ def write_partition(
                 for table in earlier.tables(partition.name, schema):
                     writer.write_table(table)
                     written.add(table, [Row("", unchanged=0)] * len(table))
+                written.met = written.rows
                 return written
             index = None if earlier is None else earlier.index(partition)
             items = plan.items(partition, _noted(written.notes))
@@ -171,7 +173,7 @@ def write_partition(
                     waiting = []
             if waiting:
                 writer.write_table(pa.concat_tables(waiting))
-            written.gone = 0 if index is None else index.gone
+            written.met = 0 if index is None else index.met
     except PartitionError:
         raise
     except Exception as error:
@@ -184,7 +186,15 @@ MAX_NOTES: Final = 20
 
 
 def _noted(notes: list[str]) -> Callable[[str], None]:
-    return lambda line: notes.append(line) if len(notes) < MAX_NOTES else None
+    """Return a function that adds a sentence to notes, of which the last one says that there are more."""
+
+    def note(line: str) -> None:
+        if len(notes) < MAX_NOTES:
+            notes.append(line)
+        elif len(notes) == MAX_NOTES:
+            notes.append("... and more")
+
+    return note
 
 
 def _chunks(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

@@ -259,5 +259,7 @@ def packets_of(
         for item in inputs_of_file(File(path, path.name, named=False), options, on_notes, bounds):
             if isinstance(item, NamedInput):
                 yield Row("", source=item.name), item.input
-            elif not item.is_other:
+            elif item.is_other:
+                on_note(f"{item.name} is left out: {item.detail}")
+            else:
                 yield Row("", source=item.name, reason=UNREADABLE, detail=item.detail), None

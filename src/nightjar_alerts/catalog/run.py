@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from nightjar_alerts.catalog.columns import Columns, RowKind, flat
-from nightjar_alerts.catalog.hats import HatsInput, open_hats, overlapping
+from nightjar_alerts.catalog.hats import HatsInput, Pixels, open_hats
 from nightjar_alerts.catalog.increments import Earlier
 from nightjar_alerts.catalog.partition import (
     RUN,
@@ -50,8 +51,8 @@ STATE: Final = "nightjar.json"
 FORMAT: Final = 1
 FLAT: Final = (".parquet", ".csv")
 SHOWN: Final = 5
-AHEAD: Final = 64
-"""Number of partitions that wait for a process or a worker."""
+AHEAD: Final = 1024
+"""Number of partitions that processes or workers have, or that wait for one."""
 CONNECT_SECONDS: Final = 30
 MAX_FILES: Final = 5
 """Number of files of which the first one that can be read decides what the columns mean."""
@@ -97,7 +98,16 @@ class Progress(Protocol):
 
 @dataclass
 class Summary:
-    """What a run did. ``failed`` has the errors of partitions that are not there."""
+    """What a run did.
+
+    Attributes
+    ----------
+    earlier : number of partitions that were finished before.
+    unchanged, met, gone : rows that were copied from the catalogue of ``--since``; rows of it whose objects are in the
+        input, and whose objects are not.
+    repeated : number of objects whose observations are in several files.
+    failed : errors of the partitions that are not there.
+    """
 
     was_finished: bool = False
     rows: int = 0
@@ -107,7 +117,9 @@ class Summary:
     joined: int = 0
     objects_joined: int = 0
     unchanged: int = 0
+    met: int = 0
     gone: int = 0
+    repeated: int = 0
     failed: list[str] = field(default_factory=list)
 
     def add(self, written: Written) -> None:
@@ -118,7 +130,7 @@ class Summary:
         self.joined += written.joined
         self.objects_joined += written.objects_joined
         self.unchanged += written.unchanged
-        self.gone += written.gone
+        self.met += written.met
 
 
 class _Source:
@@ -225,6 +237,8 @@ def run(request: Request, progress: Progress) -> Summary:
             if source.hats is not None:
                 progress.note("writing the metadata of the catalogue")
                 source.hats.finish(request.output, source.reading.id_column if source.reading else "")
+            if source.kind == "objects":
+                summary.repeated = _repeated(request.output, source.partitions)
             state.finish(summary.rows)
         if request.flat is not None:
             _write_flat(request.output, source.partitions, columns, request.flat)
@@ -347,6 +361,7 @@ class _Run:
     ) -> None:
         self._request, self._plan, self._source, self._progress = request, plan, source, progress
         self._earlier = self._open_earlier(fingerprint)
+        self._pixels = None if source.hats is None or self._earlier is None else Pixels(self._earlier)
         self._summary = Summary()
 
     def run(self) -> Summary:
@@ -363,6 +378,10 @@ class _Run:
             for partition in pending:
                 task = partial(write_partition, self._plan, partition, self._earlier_of(partition), self._progress.rows)
                 self._collect(partition, task)
+        if self._earlier is not None and self._request.since is not None:
+            files = (self._request.since / name for name in self._earlier)
+            before = sum(pq.read_metadata(file).num_rows for file in files if file.exists())
+            self._summary.gone = max(0, before - self._summary.met)
         return self._summary
 
     def _is_done(self, partition: Partition) -> bool:
@@ -410,8 +429,9 @@ class _Run:
                         running[future] = partition
                     if not running:
                         return
-                    done = next(iter(as_completed(running)))
-                    self._collect(running.pop(done), partial(_result, done))
+                    for done in wait(running, return_when=FIRST_COMPLETED).done:
+                        partition = running.pop(done)
+                        self._collect(partition, partial(_result, done, partition.name))
             finally:
                 for future in running:
                     future.cancel()
@@ -444,8 +464,8 @@ class _Run:
         if self._earlier is None or self._request.since is None:
             return None
         names: Sequence[str] = [partition.name] if partition.name in self._earlier else []
-        if self._source.hats is not None:
-            names = overlapping(partition.name, list(self._earlier))
+        if self._pixels is not None:
+            names = self._pixels.overlapping(partition.name)
         if self._source.kind == "packets":
             names = []
         names = [name for name in names if (self._request.since / name).exists()]
@@ -453,21 +473,21 @@ class _Run:
         return Earlier(self._request.since, tuple(names), digest)
 
 
-def _result(future: "Future[Written]") -> Written:
-    """Return the result of a process or worker. Raises CatalogError if it was lost."""
+def _result(future: "Future[Written]", partition: str) -> Written:
+    """Return the result of a process or worker for a partition. Raises CatalogError if it was lost."""
     try:
         return future.result()
     except (PartitionError, CatalogError):
         raise
     except BrokenProcessPool:
         raise CatalogError(
-            "a process died, most likely for lack of memory: what is finished stays; run the same command with fewer "
-            "--workers"
+            f"a process died, perhaps with partition {partition}, most likely for lack of memory: what is finished "
+            "stays; run the same command with fewer --workers"
         ) from None
     except Exception as error:  # of Dask: a lost scheduler, or a task that killed several workers
         raise CatalogError(
-            f"the work was lost on the cluster ({type(error).__name__}: {error}): what is finished stays; run the same "
-            "command again"
+            f"partition {partition} was lost on the cluster ({type(error).__name__}: {error}): what is finished stays; "
+            "run the same command again"
         ) from error
 
 
@@ -494,7 +514,16 @@ def _executor(request: Request) -> Iterator[Executor]:
     except (OSError, TimeoutError, ValueError) as error:
         raise CatalogError(f"there is no scheduler of Dask at {request.scheduler}: {error}") from error
     with client:
-        yield client.get_executor(pure=False, retries=2)
+        yield client.get_executor(pure=False)
+
+
+def _repeated(output: Path, partitions: Sequence[Partition]) -> int:
+    """Return the number of objects that are in several files; each has a row for every one of them."""
+    hashes = [np.zeros(0, np.int64)]
+    for partition in partitions:
+        names = pq.ParquetFile(output / partition.name).read(["object_id"])["object_id"].to_pylist()
+        hashes.append(np.unique(np.fromiter(map(hash, filter(None, names)), np.int64)))
+    return int((np.unique(np.concatenate(hashes), return_counts=True)[1] > 1).sum())
 
 
 # One flat file
