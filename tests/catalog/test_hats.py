@@ -1,7 +1,10 @@
 """``nightjar catalog`` on HATS catalogues, and bands that are joined."""
 
 # ruff: noqa: E402
+import threading
 from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +134,14 @@ def test_join_bands_without_a_wide_margin_is_refused(ztf: Path, catalog: Any) ->
 def test_join_bands_without_a_margin_is_refused(ztf: Path, catalog: Any) -> None:
     with pytest.raises(TableError, match="needs a catalogue with a margin"):
         catalog(ztf / "ztf", join_radius=1.0)
+
+
+def test_hats_is_read_from_an_address(rubin: Path, tmp_path: Path, catalog: Any) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(rubin))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert catalog(address).rows == 60
+        assert catalog(address).was_finished
+        server.shutdown()
+    assert is_valid_collection(tmp_path / "out", strict=True)
