@@ -89,6 +89,28 @@ def test_catalog_killed_on_hats_equals_an_undisturbed_run(tmp_path: Path) -> Non
     killed(of_hats(tmp_path, 60), tmp_path, kills=2, least=1)
 
 
+def test_catalog_killed_leaves_no_worker_behind(tmp_path: Path) -> None:
+    source, output = of_parquet(tmp_path, 100), tmp_path / "out"
+    command = [*COMMAND, source, output, "--workers", "2", *QUIET]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        while running.poll() is None and not written(output):
+            time.sleep(0.01)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        running.kill()
+    assert children
+    deadline = time.monotonic() + 60.0
+    while any(is_running(int(child)) for child in children):
+        assert time.monotonic() < deadline, "a worker waits for work"
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("make", [of_parquet, of_hats])
 def test_catalog_killed_twenty_times_equals_an_undisturbed_run(tmp_path: Path, make: Any) -> None:

@@ -7,6 +7,8 @@ are complete; the metadata of each names the run that wrote it. A run with anoth
 
 import hashlib
 import json
+import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -16,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -498,11 +500,23 @@ def _is_full(error: BaseException) -> bool:
     return "No space left" in str(error) or getattr(error.__cause__, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
+def _end_with_parent() -> None:
+    """End this process when the one that started it is killed; it would wait for work forever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextmanager
 def _executor(request: Request) -> Iterator[Executor]:
     """Yield what runs tasks: processes of this machine, or a cluster of Dask. Raises CatalogError."""
     if not request.scheduler:
-        with ProcessPoolExecutor(request.workers, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(request.workers, get_context("spawn"), _end_with_parent) as pool:
             yield pool
         return
     try:
