@@ -166,11 +166,102 @@ def test_classify_existing_output_is_kept_unless_told_otherwise(
     assert run(packet, "--url", url, "-o", output) == 2
     assert "--overwrite replaces it" in capsys.readouterr().err
     assert output.read_text() == "precious"
-    assert run(packet, "--url", url, "-o", output, "--resume") == 0  # scripts repeat the command until it ends
-    assert "is complete: there is nothing to resume" in capsys.readouterr().out
+    assert run(packet, "--url", url, "-o", output, "--resume") == 2
+    assert "there is no out.csv.run that says how it was made" in capsys.readouterr().err
     assert output.read_text() == "precious"
     assert run(packet, "--url", url, "-o", output, "--overwrite") == 0
     assert len(rows_of(output)) == 1
+
+
+def test_classify_resume_of_a_complete_output_names_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: Interrupting(None))
+    (tmp_path / "a.csv").write_text(csv_text(supernovae(3)))
+    (tmp_path / "b.csv").write_text(csv_text(supernovae(3)))
+    arguments = (tmp_path / "a.csv", "-o", tmp_path / "out.csv", *CSV_OPTIONS)
+    assert run(*arguments) == 0
+    assert run(*arguments, "--resume") == 0  # scripts repeat the command until it ends
+    assert "is complete: there is nothing to resume" in capsys.readouterr().out
+    for other in ((tmp_path / "b.csv", *arguments[1:]), (*arguments, "--probabilities")):
+        assert run(*other, "--resume") == 2
+    first, second = capsys.readouterr().err.splitlines()[-2:]
+    assert "out.csv is of another run (files was " in first
+    assert "--probabilities was False and is now True" in second
+
+
+def test_classify_resume_of_a_run_that_is_under_way_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, output = tmp_path / "a.csv", tmp_path / "out.csv"
+    table.write_text(csv_text(supernovae(3)))
+    statuses = []
+
+    class Running(Interrupting):
+        def classify_each(self, inputs: Iterable[Input], options: Any) -> Iterator[list[Result]]:
+            if not statuses:
+                statuses.append(0)
+                statuses.extend(run(table, "-o", output, *CSV_OPTIONS, how) for how in ("--resume", "--overwrite"))
+            return super().classify_each(inputs, options)
+
+    monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: Running(None))
+    assert run(table, "-o", output, *CSV_OPTIONS) == 0
+    assert statuses == [0, 2, 2]
+    assert capsys.readouterr().err.count("is being written by another run") == 2
+    assert len(rows_of(output)) == 3
+
+
+def test_classify_resume_and_overwrite_together_are_refused(tmp_path: Path) -> None:
+    assert run(SAMPLES, "-o", tmp_path / "out.csv", "--resume", "--overwrite") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--prior", "lsst"], "no prior 'lsst'"),
+        (["--model", "nope"], "--model: no model 'nope'"),
+        (["--url", "localhost:8080"], "--url: 'localhost:8080' is not an http or https address"),
+        (["--timeout", "5"], "--timeout is given and changes nothing without --url"),
+        (["--survey", "ztf"], "--survey is given and changes nothing, because no table is read"),
+        (["--format", "xls"], "--format is 'xls'; it must be one of csv"),
+        (["--flux-unit", "furlong"], "--flux-unit is 'furlong'"),
+    ],
+)
+def test_classify_wrong_usage_ends_with_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert run(next(SAMPLES.glob("*.avro")), "-o", tmp_path / "out.csv", *arguments) == 2
+    assert named in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_classify_rejected_light_curve_is_named_on_screen_and_in_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = supernovae(2)
+    (tmp_path / "two.json").write_text(
+        json.dumps([good, {"fluxerr" if k == "flux_err" else k: v for k, v in bad.items()}])
+    )
+    assert run(tmp_path / "two.json", "-o", tmp_path / "out.csv") == 3
+    row = rows_of(tmp_path / "out.csv")[1]
+    assert (row["input"], row["pointer"]) == ("two.json[1]", "/fluxerr")
+    assert row["detail"] == "unknown field; send flux_err"
+    assert run(tmp_path / "two.json") == 3
+    assert "rejected: unknown_field: fluxerr: unknown field; send flux_err" in capsys.readouterr().out
+
+
+def test_classify_empty_file_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.csv").write_text("mjd,flux\n")
+    assert run(tmp_path / "empty.csv") == 1
+    assert "not read: empty.csv: is empty: it holds no rows" in capsys.readouterr().out
+
+
+def test_classify_option_without_effect_is_named_as_an_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text(csv_text(supernovae(2)))
+    assert run(tmp_path / "a.csv", "--mag-system", "AB", *CSV_OPTIONS) == 1
+    assert "not read: a.csv: --mag-system is given and changes nothing" in capsys.readouterr().out
 
 
 class Interrupting:
@@ -212,7 +303,7 @@ def test_classify_interrupted_run_is_resumed_without_loss_or_repetition(
     with (tmp_path / "out.csv.partial").open("ab") as partial:
         partial.write(damage)
     monkeypatch.setattr("nightjar_alerts.classifier.Classifier", lambda *_, **__: engines[1])
-    assert run(table, "-o", output, "--resume", *CSV_OPTIONS) == 1  # other files
+    assert run(table, "-o", output, "--resume", *CSV_OPTIONS) == 2  # other files
     assert run(*arguments) == 2  # neither resumed nor overwritten
     assert run(*arguments, "--resume") == 3
     expected = [f"SN{number:04d}" for number in range(45)]
@@ -237,7 +328,7 @@ def test_classify_resume_with_other_options_is_refused(
     table, output = tmp_path / "table.csv", tmp_path / "out.csv"
     table.write_text(csv_text(supernovae(45)))
     assert run(table, "-o", output, *CSV_OPTIONS) == 130
-    assert run(table, "-o", output, *CSV_OPTIONS, "--resume", *options) == 1
+    assert run(table, "-o", output, *CSV_OPTIONS, "--resume", *options) == 2
     assert named in capsys.readouterr().err
     assert not output.exists()
 
@@ -406,7 +497,7 @@ def test_classify_standard_input_is_recognised_by_its_content(
     (folder / "table.csv.gz").write_bytes(gzip.compress((folder / "table.csv").read_bytes()))
     with (folder / name).open() as data:
         monkeypatch.setattr(sys, "stdin", data)
-        status = run("-", "--url", url, *CSV_OPTIONS)
+        status = run("-", "--url", url, *(CSV_OPTIONS if "table" in name else ()))
     out, error = capsys.readouterr()
     assert status in (0, 3), error
     assert "classified" in out
@@ -426,20 +517,20 @@ def test_classify_standard_input_of_a_process_is_read(url: str, folder: Path) ->
     [
         (["nowhere.avro"], 1, "nowhere.avro does not exist"),
         (["{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], 1, "does not answer"),
-        (["{folder}/ztf.avro", "--url", "ftp://x"], 1, "not an http"),
+        (["{folder}/ztf.avro", "--url", "ftp://x"], 2, "not an http"),
         (
             ["{folder}/ztf.avro", "--model", "nothing"],
-            1,
+            2,
             "no model 'nothing': it is neither a folder nor one of astro-moe-elasticc",
         ),
-        (["{folder}/ztf.avro", "--prior", "nothing"], 1, "nothing"),
-        (["{folder}/ztf.avro", "--prior", '{{"Nova": 1}}'], 1, "no class 'Nova'"),
+        (["{folder}/ztf.avro", "--prior", "nothing"], 2, "nothing"),
+        (["{folder}/ztf.avro", "--prior", '{{"Nova": 1}}'], 2, "no class 'Nova'"),
         (["{folder}/ztf.avro", "--prior", '{{"Ia": }}'], 2, "is not valid JSON"),
         (["{folder}/ztf.avro", "-o", "x.xlsx"], 2, "the name must end in one of .csv"),
         (["{folder}/ztf.avro", "-o", "{folder}/none/x.csv"], 2, "does not exist"),
         (["{folder}/ztf.avro", "--resume"], 2, "need --output"),
         (["{folder}/table.csv", "--columns", "time"], 2, "--columns time: must be NAME=VALUE"),
-        (["{folder}/table.csv", "--flux-unit", "Jansky?"], 2, "flux_unit"),
+        (["{folder}/table.csv", "--flux-unit", "Jansky?"], 2, "--flux-unit is"),
         ([], 2, "usage"),
     ],
 )

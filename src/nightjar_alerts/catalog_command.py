@@ -13,15 +13,16 @@ from nightjar_alerts.classify_command import (
     UsageError,
     add_result_options,
     add_table_options,
+    shell_text,
     size,
     table_options,
 )
-from nightjar_alerts.inputs import call_options, question_text
+from nightjar_alerts.inputs import call_options
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.names import printable
 from nightjar_alerts.results import summary_of
-from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableQuestion
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, TableError
 
 if TYPE_CHECKING:
     from nightjar_alerts.catalog.partition import Written
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         options = _parser().parse_args(arguments)
         return _run(options)
     except (UsageError, TypeError, ValueError) as error:
-        text = question_text(error) if isinstance(error, TableQuestion) else str(error)
+        text = shell_text(error) if isinstance(error, TableError) else str(error)
         print(f"nightjar: {printable(text)}", file=sys.stderr)
         return USAGE_ERROR if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
@@ -124,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         summary = run(request, progress)
     except (BundleError, CatalogError, ImportError, OSError, PriorError, TableError) as error:
-        text = question_text(error) if isinstance(error, TableQuestion) else str(error)
+        text = shell_text(error) if isinstance(error, TableError) else str(error)
         print(f"nightjar: {printable(text)}", file=sys.stderr)
         return FAILED
     finally:
@@ -201,14 +202,15 @@ class ProgressBar:
         self._bar.n = min(self._bar.total, self._bar.initial + self._finished_bytes + more)
         self._bar.set_postfix_str(f"{count:,} rows, {rate:,.0f}/s", refresh=True)
 
-    def note(self, line: str) -> None:
+    def note(self, line: Guess | str) -> None:
         """Print a sentence above the bar."""
         if self._quiet:
             return
+        text = printable(shell_text(line) if isinstance(line, Guess) else line)
         if self._bar is None:
-            print(printable(line), file=sys.stderr)
+            print(text, file=sys.stderr)
         else:
-            self._bar.write(printable(line), file=sys.stderr)
+            self._bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
         """Remove the bar."""

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 from weakref import WeakSet
@@ -23,6 +23,7 @@ from weakref import WeakSet
 from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.core.adapter import Adapter, ModelInput
 from nightjar_alerts.core.classify import Steps, classify, overlapped
+from nightjar_alerts.core.errors import light_curve_error
 from nightjar_alerts.core.items import Outcome, Read, curve_of, errors_of, identity_of, item_of
 from nightjar_alerts.core.machine import batch_limits, default_workers
 from nightjar_alerts.core.request import Options
@@ -34,7 +35,16 @@ from nightjar_alerts.core.serializer import (
     serialize_all,
     serializer_of,
 )
-from nightjar_alerts.inputs import Input, SeveralLightCurves, call_options, evolution_input, read_inputs, read_request
+from nightjar_alerts.inputs import (
+    Input,
+    SeveralLightCurves,
+    batches,
+    call_options,
+    evolution_input,
+    read_inputs,
+    read_request,
+    stream_inputs,
+)
 from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     MANIFEST,
@@ -46,7 +56,7 @@ from nightjar_alerts.models.bundle import (
 )
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
+from nightjar_alerts.results import FORKED, Evolution, ModelNames, Result, Results, with_names
 from nightjar_alerts.routing import DEFAULT, SURVEY_BUNDLES, Route, route
 
 if TYPE_CHECKING:
@@ -199,7 +209,8 @@ class Classifier:
         """
         request = read_request(data, fields)
         options = call_options(request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
-        results = list(chain.from_iterable(self._classify_each(request.inputs, options, indexed=request.indexed)))
+        each = self._classify_each(request.inputs, options, indexed=request.indexed)
+        results = list(with_names(each, request.names))
         if not request.single:
             return Results(results, request.notes)
         if results[0].status == "rejected":
@@ -220,10 +231,16 @@ class Classifier:
         Parameters
         ----------
         items : elements of any type that :meth:`classify` accepts. Some hundred are taken before the first result is
-            yielded, so arrays must not be changed after they were passed on.
+            yielded, so arrays must not be changed after they were passed on. If the iterator raises an exception, the
+            results of the elements before come first. A file that cannot be read raises TableError.
+
+        Raises
+        ------
+        RuntimeError
+            If the iterator is continued after a fork, in the other process.
         """
         options = call_options({}, embedding=embedding, prior=prior, coverage=coverage, experts=experts)
-        for results in self.classify_each(read_request(items, {}).inputs, options):
+        for results in self.classify_each(stream_inputs(items), options):
             yield from results
 
     def evolution(
@@ -286,8 +303,12 @@ class Classifier:
             self._classify_block(block, start if indexed else None, options, serializers, chosen)
             for start, block in _blocks(inputs)
         )
-        for results in chain.from_iterable(overlapped(blocks)):
+        process, running = os.getpid(), overlapped(blocks)
+        for results in chain.from_iterable(running):
             yield [names(result) for result in results]
+            if os.getpid() != process:
+                _ABANDONED.append(running)
+                raise RuntimeError(FORKED)
 
     def _classify_block(
         self,
@@ -396,10 +417,10 @@ def _serializers(options: Options) -> _Serializers:
 
 def _blocks(inputs: Iterable[Input]) -> Iterator[tuple[int, list[Input]]]:
     """Yield blocks of inputs, each with the index of its first."""
-    remaining, start, size = iter(inputs), 0, FIRST_BLOCK
-    while block := list(islice(remaining, size)):
+    start = 0
+    for block in batches(inputs, chain([FIRST_BLOCK], repeat(BLOCK))):
         yield start, block
-        start, size = start + len(block), BLOCK
+        start += len(block)
 
 
 def _results(

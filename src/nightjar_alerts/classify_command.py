@@ -9,17 +9,20 @@ import argparse
 import io
 import json
 import os
+import re
+import shlex
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TextIO
 
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
+from nightjar_alerts.core.errors import located
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.inputs import (
     File,
@@ -27,19 +30,32 @@ from nightjar_alerts.inputs import (
     NamedInput,
     UnreadFile,
     call_options,
+    check_table_options,
     files_in,
     inputs_of_file,
 )
+from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import COMPRESSED, SUFFIXES, OutputError, check_path, encode_line
-from nightjar_alerts.partial import PartialRun, is_complete
+from nightjar_alerts.partial import PartialRun
 from nightjar_alerts.report import SHOWN, RunReport
 from nightjar_alerts.results import Result
-from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions, read_object_metadata
+from nightjar_alerts.tables import (
+    FILE_BOUNDS,
+    Bounds,
+    Guess,
+    TableError,
+    TableOptions,
+    TableQuestion,
+    read_object_metadata,
+)
 
 CHUNK: Final = 256
 """Number of inputs after which outputs are flushed and progress is updated."""
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+NOT_FOUND: Final = 404
+"""Status of a reply of a service that does not have the model."""
 STANDARD_OUTPUT: Final = Path("-")
 
 
@@ -59,14 +75,20 @@ class InputClassifier(Protocol):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status (docs/first-table.md)."""
-    options = argparse.Namespace(output=None)
+    options = argparse.Namespace(output=None, model=None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names may have characters that the terminal does not have
             stream.reconfigure(errors="backslashreplace")
     try:
-        options = _parser(ClientSettings.from_environment(os.environ)).parse_args(arguments)
+        settings = ClientSettings.from_environment(os.environ)
+        options = _parser(settings).parse_args(arguments)
+        for name in ("api_key", "timeout"):
+            if getattr(options, name) is None:
+                setattr(options, name, getattr(settings, name))
+            elif not options.url:
+                raise UsageError(f"{_flag(name)} is given and changes nothing without --url: leave it out")
         return run(options)
-    except (UsageError, ClientSettingsError) as error:
+    except (UsageError, ClientSettingsError, PriorError) as error:
         _print(f"nightjar: {error}", sys.stderr)
         return USAGE_ERROR
     except BrokenPipeError:  # such as `| head`
@@ -76,7 +98,8 @@ def main(arguments: Sequence[str]) -> int:
         if not isinstance(error, (OutputError, TableError, FileNotFoundError, ImportError, *_engine_errors())):
             raise
         _print(f"nightjar: {error}", sys.stderr)
-        return FAILED
+        is_unknown_model = getattr(error, "status", None) == NOT_FOUND and options.model
+        return USAGE_ERROR if is_unknown_model else FAILED
     except KeyboardInterrupt:
         how = "; continue with --resume" if options.output else ""
         print(f"nightjar: interrupted{how}", file=sys.stderr)
@@ -90,10 +113,8 @@ def _print(line: str, file: TextIO | None = None) -> None:
 
 def _engine_errors() -> tuple[type[Exception], ...]:
     from nightjar_alerts.core.failures import ModelFailedError
-    from nightjar_alerts.models.bundle import BundleError
-    from nightjar_alerts.models.posterior import PriorError
 
-    found: list[type[Exception]] = [BundleError, ModelFailedError, PriorError]
+    found: list[type[Exception]] = [BundleError, ModelFailedError]
     for module, name in (
         ("nightjar_alerts.client", "ClientError"),
         ("nightjar_alerts.models.runtime", "ProviderError"),
@@ -118,10 +139,8 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
         "of these; - is standard input",
     )
     parser.add_argument("--url", default=settings.url, help="address of a service; default: in this process")
-    parser.add_argument("--api-key", default=settings.api_key, help="key that the service asks for")
-    parser.add_argument(
-        "--timeout", type=float, default=settings.timeout, help="seconds to wait for a reply (%(default)s)"
-    )
+    parser.add_argument("--api-key", help="key that the service asks for")
+    parser.add_argument("--timeout", type=float, help=f"seconds to wait for a reply ({settings.timeout})")
     add_result_options(parser)
     endings = ", ".join((*SUFFIXES, *COMPRESSED))
     help_of_output = f"write a table: {endings}; - is JSON Lines on standard output"
@@ -217,7 +236,7 @@ def _number(option: str, name: str, text: str, kind: type[int] | type[float]) ->
         return kind(text)
     except ValueError:
         what = "an integer" if kind is int else "a number"
-        raise UsageError(f"--{option.replace('_', '-')} {name}={text}: {text!r} is not {what}") from None
+        raise UsageError(f"{_flag(option)} {name}={text}: {text!r} is not {what}") from None
 
 
 def _boolean(text: str) -> bool:
@@ -261,7 +280,7 @@ def table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
         value = getattr(options, each.name)
         if isinstance(value, list):
             if wrong := [text for text in value if "=" not in text]:
-                raise UsageError(f"--{each.name.replace('_', '-')} {wrong[0]}: must be NAME=VALUE")
+                raise UsageError(f"{_flag(each.name)} {wrong[0]}: must be NAME=VALUE")
             value = dict(text.split("=", 1) for text in value)
             if (number := _NUMBERS.get(each.name)) is not None:
                 value = {name: _number(each.name, name, text, number) for name, text in value.items()}
@@ -272,14 +291,52 @@ def table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
             values["object_metadata"] = read_object_metadata(values["object_metadata"], bounds)
         return TableOptions(**values)
     except TableError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(shell_text(error)) from error
+
+
+_NAMES: Final = "|".join(TableOptions.option_names())
+_FIRST: Final = re.compile(rf"^({_NAMES})(?=\[| is | are | has | must | and )")
+_UNDERSCORED: Final = "|".join(name for name in TableOptions.option_names() if "_" in name)
+_NAMED: Final = re.compile(
+    rf"\b(?:(?<=the option )({_NAMES})|(?<=set |and )({_UNDERSCORED})|(?<=or )({_UNDERSCORED}))\b"
+)
+
+
+def shell_text(found: TableError | Guess | str) -> str:
+    """Return a sentence of the reader of tables with the options of this command, as which users give them."""
+    if isinstance(found, Guess):
+        return found.text + (f" ({_argument(found.option, found.value)})" if found.value else "")
+    if isinstance(found, TableQuestion):
+        return f"{shell_text(found.question)} Use {_answers(found)}"
+    text = re.sub(r"\bcolumns\.(\w+)", r"--columns \1=COLUMN", str(found))
+    text = _FIRST.sub(lambda match: _flag(match[1]), text)
+    return _NAMED.sub(lambda match: _flag(match[0]), text)
+
+
+def _answers(question: TableQuestion) -> str:
+    """Return the arguments that answer a question."""
+    option, choices = question.option, question.choices
+    if not any(choice.meaning for choice in choices):
+        value = "COLUMN" if option.startswith("columns") else "VALUE"
+        listed = f", where {value} is {', '.join(choice.value for choice in choices)}" if choices else ""
+        return f"{_argument(option, value)}{listed}"
+    return " or ".join(f"{_argument(option, choice.value)} ({choice.meaning})" for choice in choices)
+
+
+def _flag(option: str) -> str:
+    """Return the argument of an option of tables: ``--flux-unit``."""
+    return f"--{option.replace('_', '-')}"
+
+
+def _argument(option: str, value: str) -> str:
+    """Return an option of tables and its value as a shell argument: ``--columns 'time=Obs date'``."""
+    name, _, key = option.partition(".")
+    values = value.split(",") if name == "filters" and not key else [f"{key}={value}" if key else value]
+    return " ".join(f"{_flag(name)} {shlex.quote(each)}" for each in values)
 
 
 def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
-    if options.resume and options.output is not None and is_complete(options.output):
-        _print(f"{options.output} is complete: there is nothing to resume")
-        return 0
     bounds = Bounds(max_bytes=options.max_size)
     of_tables = table_options(options, bounds)
     with ExitStack() as stack:
@@ -297,9 +354,16 @@ def run(options: argparse.Namespace) -> int:
         for file in found:
             by_path.setdefault(file.path.resolve(), []).append(file)
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
+        try:
+            check_table_options(files, of_tables)
+        except TableError as error:
+            raise UsageError(shell_text(error)) from error
         _check_output(options)
         engine = stack.enter_context(_engine(options))
         unfinished = _open_partial(stack, options, engine)
+        if unfinished is not None and unfinished.is_complete:
+            _print(f"{options.output} is complete: there is nothing to resume")
+            return 0
         report = RunReport() if unfinished is None else unfinished.report
         progress = stack.enter_context(_Progress(files, options.quiet))
         if (repeated := [same[0].name for same in by_path.values() if len(same) > 1]) and not options.quiet:
@@ -312,11 +376,17 @@ def run(options: argparse.Namespace) -> int:
         if options.output == STANDARD_OUTPUT:
             printer = _LinePrinter()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
-        _classify(reader, engine, options, report, [out for out in (unfinished, printer, pictures) if out is not None])
+        outputs = [output for output in (unfinished, printer, pictures) if output is not None]
+        try:
+            _classify(reader, engine, options, report, outputs)
+        except Exception:
+            if unfinished is not None:
+                unfinished.discard()
+            raise
         if pictures is not None:
             pictures.end()
-    if unfinished is not None:
-        unfinished.complete(options.probabilities)
+        if unfinished is not None:
+            unfinished.complete(options.probabilities)
     to_stdout = options.output == STANDARD_OUTPUT
     for line in report.lines():
         _print(line, sys.stderr if to_stdout else None)
@@ -325,7 +395,9 @@ def run(options: argparse.Namespace) -> int:
     return report.status
 
 
-_OF_RESULTS: Final = ("model", "prior", "coverage", *(each.name for each in fields(TableOptions)))
+_OF_RESULTS: Final = (
+    "model", "prior", "coverage", "probabilities", "plot", "max_size", *(each.name for each in fields(TableOptions)),
+)  # fmt: skip
 """Options that change results; a run is resumed only with the same ones."""
 
 
@@ -335,6 +407,8 @@ def _check_output(options: argparse.Namespace) -> None:
         if options.resume or options.overwrite:
             raise UsageError("--resume and --overwrite need --output with the name of a file")
         return
+    if options.resume and options.overwrite:
+        raise UsageError("--resume keeps the results that exist and --overwrite replaces them: give one of them")
     try:
         check_path(options.output)
     except OutputError as error:
@@ -349,16 +423,17 @@ def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputCl
     arguments = {
         "files": [str(Path(path).absolute()) if path != "-" else path for path in options.paths],
         "classifier": repr(engine),  # model and version in this process; the address of a service
-        **{f"--{name.replace('_', '-')}": getattr(options, name) for name in _OF_RESULTS},
+        **{_flag(name): getattr(options, name) for name in _OF_RESULTS},
+        "--plot": None if options.plot is None else str(options.plot.absolute()),
     }
     unfinished = PartialRun(options.output, arguments, RunReport())
-    if options.resume:
-        unfinished.resume()
-    elif not options.overwrite and (found := unfinished.existing()):
-        raise UsageError(f"{found} exists: --resume continues an interrupted run, --overwrite replaces it")
-    else:
-        unfinished.start()
     stack.callback(unfinished.close)
+    if not options.resume and not options.overwrite and (found := unfinished.existing()):
+        raise UsageError(f"{found} exists: --resume continues an interrupted run, --overwrite replaces it")
+    try:
+        unfinished.resume() if options.resume else unfinished.start()
+    except OutputError as error:
+        raise UsageError(str(error)) from error
     return unfinished
 
 
@@ -382,13 +457,21 @@ _COPIED_BYTES: Final = 1 << 20
 def _engine(options: argparse.Namespace) -> Iterator[InputClassifier]:
     engine: InputClassifier
     if options.url:
-        from nightjar_alerts.client import Client
+        from nightjar_alerts.client import Client, ClientError
 
-        engine = Client(options.url, api_key=options.api_key, timeout=options.timeout, model=options.model)
+        try:
+            engine = Client(options.url, api_key=options.api_key, timeout=options.timeout, model=options.model)
+        except ClientError as error:
+            raise UsageError(f"--url: {error}") from error
     else:
         from nightjar_alerts.classifier import Classifier
 
-        engine = Classifier(options.model or None)
+        try:
+            engine = Classifier(options.model or None)
+        except BundleError as error:
+            if options.model:
+                raise UsageError(f"--model: {error}") from error
+            raise
     try:
         yield engine
     finally:
@@ -439,6 +522,8 @@ def _classify(
         assert isinstance(named, NamedInput)
         report.add_results(named.name, results)
         report.inputs += 1
+        for result in results:
+            result.input = named.name
         for output in outputs:
             output.add(named, results)
         if number % CHUNK == 0:
@@ -471,6 +556,8 @@ class _Reader:
                 read += 1
                 if isinstance(item, NamedInput):
                     self.progress.advance(file.path, item.share)
+                else:
+                    item = replace(item, detail=shell_text(item.question or item.detail))
                 if read > skip:
                     yield item
             self.progress.finish(file.path)
@@ -478,9 +565,10 @@ class _Reader:
             tables = "1 more table was" if self._alike == 1 else f"{self._alike:,} more tables were"
             self.progress.note(f"{tables} understood in the same way as one of these")
 
-    def _on_notes(self, name: str, lines: Sequence[str], are_guesses: bool) -> None:
+    def _on_notes(self, name: str, found: Sequence[Guess | str], are_guesses: bool) -> None:
         if self._quiet:
             return
+        lines = list(map(shell_text, found))
         if are_guesses and tuple(lines) in self._guesses:
             self._alike += 1
             return
@@ -562,7 +650,8 @@ class _Printer:
     def _row(self, name: str, result: Result) -> str:
         object_id = result.object_id or name
         if not result.classified:
-            return self._line(object_id, "-", "", f"{result.status}: {result.reason}: {result.detail}")
+            detail = located(result.errors[0]) if result.errors else result.detail
+            return self._line(object_id, "-", "", f"{result.status}: {result.reason}: {detail}")
         members = result.prediction_set
         note = "unusual: unlike the training set" if result.unusual else "no set is stated"
         return self._line(

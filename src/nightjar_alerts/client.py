@@ -13,6 +13,7 @@ respecting ``Retry-After``. Requires httpx: ``pip install 'nightjar-alerts[clien
 """
 
 import asyncio
+import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -30,10 +31,11 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import repeat
 from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -49,7 +51,7 @@ except ImportError as error:
 
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
-from nightjar_alerts.core.errors import InvalidLightCurve
+from nightjar_alerts.core.errors import InvalidLightCurve, light_curve_error
 from nightjar_alerts.core.items import Read, curve_of, errors_of, identity_of, item_of, skipped_outcome
 from nightjar_alerts.core.request import CALL_OPTIONS, Options
 from nightjar_alerts.core.result import (
@@ -61,11 +63,21 @@ from nightjar_alerts.core.result import (
     ResultFields,
 )
 from nightjar_alerts.core.serializer import RequestedPrior, failure
-from nightjar_alerts.inputs import Input, Request, call_options, decode_inputs, evolution_input, flatten, read_request
+from nightjar_alerts.inputs import (
+    CallInputs,
+    Input,
+    batches,
+    call_options,
+    decode_inputs,
+    evolution_input,
+    flatten,
+    read_request,
+    stream_inputs,
+)
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.posterior import PriorError
-from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
+from nightjar_alerts.results import FORKED, Evolution, ModelNames, Result, Results, with_names
 
 BATCH_ITEMS: Final = 64
 BATCH_BYTES: Final = 2 << 20
@@ -400,11 +412,11 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
         """Send the requests of an exchange and return its result."""
 
     @abstractmethod
-    def _classify(self, request: Request, options: _Options) -> Any:
+    def _classify(self, request: CallInputs, options: _Options) -> Any:
         """Classify the inputs of a call."""
 
     @abstractmethod
-    def _stream(self, items: Any, options: _Options, indexed: bool = False) -> StreamT:
+    def _stream(self, items: Any, options: _Options) -> StreamT:
         """Classify inputs as an iterator yields them."""
 
     def __repr__(self) -> str:
@@ -516,31 +528,46 @@ class Client(_Base[Evolution, Iterator[Result]]):
         return self._each(inputs, _until(options, None))
 
     def _each(self, inputs: Iterable[Input], options: _Options, indexed: bool = False) -> Iterator[list[Result]]:
-        remaining, start, names = iter(inputs), 0, ModelNames()
+        remaining, start, names = batches(inputs, repeat(BATCH_ITEMS)), 0, ModelNames()
+        process = os.getpid()
         waiting: deque[Future[list[list[Result]]]] = deque()
+        failure: Exception | None = None  # of the inputs: the results of those before come first
         with ThreadPoolExecutor(self._connections, "nightjar-client") as pool:
             try:
                 while True:
-                    while len(waiting) < 2 * self._connections and (batch := list(islice(remaining, BATCH_ITEMS))):
+                    while failure is None and len(waiting) < 2 * self._connections:
+                        try:
+                            batch = next(remaining, None)
+                        except Exception as error:
+                            failure = error
+                            break
+                        if batch is None:
+                            break
                         exchange = self._exchanges.batch(batch, options, start if indexed else None)
                         waiting.append(pool.submit(self._run, exchange))
                         start += len(batch)
+                    if failure is not None and not waiting:
+                        raise failure
                     if not waiting:
                         return
                     for results in waiting.popleft().result():
                         yield list(map(names, results))
+                        if os.getpid() != process:
+                            waiting.clear()  # a lock of a future may be held
+                            raise RuntimeError(FORKED)
             finally:
                 for future in waiting:
                     future.cancel()
 
-    def _classify(self, request: Request, options: _Options) -> Result | Results:
+    def _classify(self, request: CallInputs, options: _Options) -> Result | Results:
         if request.single:
             result: Result = self._run(self._exchanges.single(next(iter(request.inputs)), options))
             return result
-        return Results(self._stream(request.inputs, options, request.indexed), request.notes)
+        each = self._each(request.inputs, options, request.indexed)
+        return Results(with_names(each, request.names), request.notes)
 
-    def _stream(self, items: Iterable[Any], options: _Options, indexed: bool = False) -> Iterator[Result]:
-        for results in self._each(flatten(items), options, indexed):
+    def _stream(self, items: Iterable[Any], options: _Options) -> Iterator[Result]:
+        for results in self._each(stream_inputs(items), options):
             yield from results
 
     def _run(self, exchange: Exchange[Any]) -> Any:
@@ -579,33 +606,49 @@ class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
         """Close the connections."""
         await self._http.aclose()
 
-    async def _classify(self, request: Request, options: _Options) -> Result | Results:
+    async def _classify(self, request: CallInputs, options: _Options) -> Result | Results:
         if request.single:
             result: Result = await self._run(self._exchanges.single(next(iter(request.inputs)), options))
             return result
-        results = [each async for each in self._stream(request.inputs, options, request.indexed)]
-        return Results(results, request.notes)
+        each = [results async for results in self._each(request.inputs, options, request.indexed)]
+        return Results(with_names(each, request.names), request.notes)
 
-    async def _stream(
+    async def _stream(self, items: Iterable[Any] | AsyncIterable[Any], options: _Options) -> AsyncIterator[Result]:
+        async with aclosing(self._each(items, options)) as each:
+            async for results in each:
+                for result in results:
+                    yield result
+
+    async def _each(
         self, items: Iterable[Any] | AsyncIterable[Any], options: _Options, indexed: bool = False
-    ) -> AsyncIterator[Result]:
-        inputs, start, names = _aiter(items), 0, ModelNames()
+    ) -> AsyncGenerator[list[Result], None]:
+        remaining, start, names = _batches(items), 0, ModelNames()
         waiting: deque[asyncio.Task[list[list[Result]]]] = deque()
+        failure: Exception | None = None  # of the inputs: the results of those before come first
         try:
             while True:
-                while len(waiting) < self._connections and (batch := await _take(inputs, BATCH_ITEMS)):
+                while failure is None and len(waiting) < self._connections:
+                    try:
+                        batch = await anext(remaining, None)
+                    except Exception as error:
+                        failure = error
+                        break
+                    if batch is None:
+                        break
                     exchange = self._exchanges.batch(batch, options, start if indexed else None)
                     waiting.append(asyncio.create_task(self._run(exchange)))
                     start += len(batch)
+                if failure is not None and not waiting:
+                    raise failure
                 if not waiting:
                     return
-                for result in chain.from_iterable(await waiting.popleft()):
-                    yield names(result)
+                for results in await waiting.popleft():
+                    yield list(map(names, results))
         finally:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-            await inputs.aclose()
+            await remaining.aclose()
 
     async def _run(self, exchange: Exchange[Any]) -> Any:
         """Send the requests of an exchange and return its result."""
@@ -621,20 +664,22 @@ class AsyncClient(_Base[Awaitable[Evolution], AsyncIterator[Result]]):
                 answer = error
 
 
-async def _aiter(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
-
-
-async def _take(items: AsyncIterator[Any], count: int) -> list[Input]:
-    """Return the next inputs, at least ``count`` if there are enough."""
+async def _batches(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[list[Input], None]:
+    """Yield the inputs in lists, as :func:`nightjar_alerts.inputs.batches` does."""
+    if not isinstance(items, AsyncIterable):
+        for batch in batches(stream_inputs(items), repeat(BATCH_ITEMS)):
+            yield batch
+        return
     taken: list[Input] = []
-    async for item in items:
-        taken += flatten([item])
-        if len(taken) >= count:
-            break
-    return taken
+    try:
+        async for item in items:
+            taken.extend(flatten([item]))
+            if len(taken) >= BATCH_ITEMS:
+                yield taken
+                taken = []
+    except Exception:
+        if taken:
+            yield taken
+        raise
+    if taken:
+        yield taken

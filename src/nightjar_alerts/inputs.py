@@ -12,14 +12,13 @@
 
 import json
 import re
-import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.files import FileItem, read_file
 from nightjar_alerts.alerts.packet import Packet, PacketError
 from nightjar_alerts.core.decoding import OBJECT_READER, decode_fields, diagnose_light_curve
-from nightjar_alerts.core.errors import FieldError, InvalidLightCurve
+from nightjar_alerts.core.errors import FieldError, InvalidLightCurve, light_curve_error
 from nightjar_alerts.core.items import Read, Skipped, item_of
 from nightjar_alerts.core.request import CALL_OPTIONS, MAX_ID_LENGTH, Options
 from nightjar_alerts.core.validation import table_light_curve, validate_light_curves
@@ -40,6 +39,7 @@ from nightjar_alerts.models.metadata import clean_metadata
 from nightjar_alerts.tables import (
     FILE_BOUNDS,
     Bounds,
+    Guess,
     Table,
     TableError,
     TableObject,
@@ -62,6 +62,7 @@ _BODY: Final = re.compile(rb'"(light_curves|mjd|flux|mag|band)"\s*:\s*\[')
 _COLUMNS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "band")
 _ARRAYS: Final = ("mjd", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
 
+T = TypeVar("T")
 Body = Mapping[str, Any]
 Input = LightCurve | InvalidLightCurve | Packet | PacketError | bytes | Body
 """A light curve or its errors, an alert or its error, an undecoded packet, or an undecoded body."""
@@ -81,7 +82,7 @@ SeveralLightCurves = (
 """What `classify` accepts besides a single light curve; not a Mapping, which is one light curve."""
 
 
-class Request(NamedTuple):
+class CallInputs(NamedTuple):
     """Inputs of one call.
 
     Attributes
@@ -90,6 +91,7 @@ class Request(NamedTuple):
     indexed : whether it is a list, so that error pointers begin with ``/light_curves/INDEX``.
     options : options in the body.
     notes : sentences on how tables were read and what was left out; complete after the inputs have been read.
+    names : file, or part of a file, of each input that has been read from a path; empty for other data.
     """
 
     inputs: Iterable[Input]
@@ -97,15 +99,17 @@ class Request(NamedTuple):
     indexed: bool = False
     options: Mapping[str, Any] = {}
     notes: Sequence[str] = ()
+    names: Sequence[str] = ()
 
 
-def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
+def read_request(data: Any, fields: Mapping[str, Any], strict: bool = False) -> CallInputs:
     """Return the inputs in the arguments of ``classify``.
 
     Parameters
     ----------
     fields : fields of a light curve if ``data`` is None; table options (:class:`TableOptions`) if it is a table or a
         path. A path also takes ``bounds`` (:class:`nightjar_alerts.tables.Bounds`).
+    strict : whether a file of a folder or archive that cannot be read is an error instead of a note.
 
     Raises
     ------
@@ -115,18 +119,21 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
         For a table that cannot be read.
     """
     if data is None:
+        _refuse_model(fields)
         return _request_of_body(fields)
     notes: list[str] = []
+    names: list[str] = []
     if isinstance(data, str | PathLike):
         bounds = fields.get("bounds", FILE_BOUNDS)
         options = _table_options({name: value for name, value in fields.items() if name != "bounds"}, bounds)
-        return Request(read_files(Path(data), options, notes, bounds), notes=notes)
+        inputs = read_files(Path(data), options, notes, names, bounds, strict)
+        return CallInputs(inputs, notes=notes, names=names)
     if is_table(data):
-        return Request(table_inputs(data, _table_options(fields), notes), notes=notes)
-    if "model" in fields:
-        raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
+        return CallInputs(table_inputs(data, _table_options(fields), notes), notes=notes)
+    _refuse_model(fields)
     if fields:
-        raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}")
+        hint = "; fields of a light curve go into the dictionary" if isinstance(data, Mapping) else ""
+        raise TypeError(f"unexpected keyword arguments: {', '.join(fields)}{hint}")
     if hasattr(data, "to_dataframe"):  # of xarray; also a Mapping
         raise TypeError(f"cannot read light curves from {type(data).__name__}: pass its to_dataframe()")
     if isinstance(data, Mapping) and any(map(library_of, data.values())) and not data.keys() & {"mjd", "light_curves"}:
@@ -134,28 +141,32 @@ def read_request(data: Any, fields: Mapping[str, Any]) -> Request:
     if isinstance(data, Mapping):
         return _request_of_body(data)
     if isinstance(data, LightCurve | Packet):
-        return Request([data], single=True)
+        return CallInputs([data], single=True)
     if isinstance(data, bytes | bytearray | memoryview):
-        return Request([bytes(data)])
+        return CallInputs([bytes(data)])
     if isinstance(data, Iterable) and not isinstance(data, np.ndarray) and not hasattr(data, "read"):
-        return Request(flatten(data), indexed=True)
+        return CallInputs(flatten(data, None if strict else notes), indexed=True, notes=notes)
     raise TypeError(
         f"cannot read light curves from {type(data).__name__}; give a dictionary of columns, a table, packets as "
         "bytes, a path, or a list of these"
     )
 
 
+def _refuse_model(fields: Mapping[str, Any]) -> None:
+    if "model" in fields:
+        raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
+
+
 def _table_options(named: Mapping[str, Any], bounds: Bounds = FILE_BOUNDS) -> TableOptions:
+    _refuse_model(named)
     if unknown := sorted(set(named) - set(TableOptions.option_names())):
-        if "model" in unknown:
-            raise TypeError("model is an argument of Classifier(...) and Client(...), not of a call")
         raise TypeError(f"no option of tables: {', '.join(unknown)}; they are {', '.join(TableOptions.option_names())}")
     if "object_metadata" in named:
         named = {**named, "object_metadata": read_object_metadata(named["object_metadata"], bounds)}
     return TableOptions(**named)
 
 
-def _request_of_body(body: Body) -> Request:
+def _request_of_body(body: Body) -> CallInputs:
     options = {} if body.get("options") is None else body["options"]
     rest = {name: value for name, value in body.items() if name != "options"}
     if not isinstance(options, Mapping):
@@ -165,8 +176,8 @@ def _request_of_body(body: Body) -> Request:
             raise TypeError("a body with light_curves has no other field than options")
         if isinstance(rest["light_curves"], str | bytes) or not isinstance(rest["light_curves"], Iterable):
             raise TypeError("light_curves must be a list")
-        return Request(flatten(rest["light_curves"]), indexed=True, options=options)
-    return Request([_without_units(rest)], single=True, options=options)
+        return CallInputs(flatten(rest["light_curves"]), indexed=True, options=options)
+    return CallInputs([_without_units(rest)], single=True, options=options)
 
 
 _UNITS: Final = {"mjd": "d", "flux": "nJy", "flux_err": "nJy", "mag": "mag", "mag_err": "mag"}
@@ -225,8 +236,18 @@ def call_options(named: Mapping[str, Any], **default: Any) -> Options:
     return Options(**values)
 
 
-def flatten(items: Iterable[Any]) -> Iterator[Input]:
-    """Yield the inputs of a list or iterator, whose elements may be anything that ``classify`` accepts."""
+def stream_inputs(items: Any) -> Iterable[Input]:
+    """Return the inputs in the argument of ``stream``. A file that cannot be read is an error when it is reached."""
+    return read_request(items, {}, strict=True).inputs
+
+
+def flatten(items: Iterable[Any], notes: list[str] | None = None) -> Iterator[Input]:
+    """Yield the inputs of a list or iterator, whose elements may be anything that ``classify`` accepts.
+
+    Parameters
+    ----------
+    notes : list to which the notes of tables and folders are added; None if what cannot be read is an error.
+    """
     for item in items:
         if isinstance(item, dict | Mapping):
             yield _without_units(item)
@@ -235,7 +256,26 @@ def flatten(items: Iterable[Any]) -> Iterator[Input]:
         elif isinstance(item, tuple):
             raise TypeError("cannot read a light curve from a tuple; of pandas.groupby, give the groups without names")
         else:
-            yield from read_request(item, {}).inputs
+            read = read_request(item, {}, strict=notes is None)
+            yield from read.inputs
+            if notes is not None:
+                notes += read.notes
+
+
+def batches(inputs: Iterable[T], sizes: Iterable[int]) -> Iterator[list[T]]:
+    """Yield the inputs in lists of these sizes. If their iterator raises, what it yielded before comes first."""
+    remaining = iter(inputs)
+    for size in sizes:
+        batch: list[T] = []
+        try:
+            batch.extend(islice(remaining, size))
+        except Exception:
+            if batch:
+                yield batch
+            raise
+        if not batch:
+            return
+        yield batch
 
 
 def decode_inputs(inputs: Sequence[Input], start: int | None = None) -> list[Read | bytes]:
@@ -275,6 +315,8 @@ def evolution_input(inputs: Iterable[Input]) -> tuple[LightCurve, str]:
     item, survey = item_of(reads[0])
     if isinstance(item, Skipped):
         raise LightCurveError("", item.reason, item.detail or item.reason)
+    if isinstance(item, InvalidLightCurve):
+        raise light_curve_error(item.errors)
     if isinstance(item, LightCurveError):
         raise item
     return item, survey
@@ -422,11 +464,15 @@ def _name(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class UnreadFile:
-    """File, or part of one, that was not read: the reason, and whether it is a file of another kind."""
+    """File, or part of one, that was not read: the reason, and whether it is a file of another kind.
+
+    ``question`` is that of a table with two readings, which another interface words by its own options.
+    """
 
     name: str
     detail: str
     is_other: bool = False
+    question: TableQuestion | None = None
 
 
 class NamedInput(NamedTuple):
@@ -442,30 +488,85 @@ class NamedInput(NamedTuple):
     share: float = 0.0
 
 
-OnNotes = Callable[[str, Sequence[str], bool], None]
-"""Called with the name of a table, sentences, and True if they describe how it was read, False if what was left out."""
+OnNotes = Callable[[str, Sequence[Guess | str], bool], None]
+"""Called with the name of a table, and its guesses and True, or sentences on what was left out and False."""
 
 
-def read_files(path: Path, options: TableOptions, notes: list[str], bounds: Bounds = FILE_BOUNDS) -> Iterator[Input]:
-    """Yield the inputs of a file or folder. Raises TableError for a file that cannot be read.
+def read_files(
+    path: Path,
+    options: TableOptions,
+    notes: list[str],
+    names: list[str],
+    bounds: Bounds = FILE_BOUNDS,
+    strict: bool = False,
+) -> Iterator[Input]:
+    """Yield the inputs of a file or folder, as ``nightjar classify`` reads them.
+
+    A file of a folder, or a part of a file, that cannot be read is a note.
 
     Parameters
     ----------
-    notes : list to which sentences are added on how tables were read and what was left out.
+    notes : list to which sentences are added on how tables were read, and what was left out or not read.
+    names : list to which the name of each input is added.
+    strict : whether what cannot be read is an error.
+
+    Raises
+    ------
+    TableError
+        If nothing can be read, or an option does not apply to any of the files.
     """
 
-    def add_notes(name: str, lines: Sequence[str], are_guesses: bool) -> None:
+    def add_notes(name: str, lines: Sequence[Guess | str], are_guesses: bool) -> None:
         notes.extend(f"{name}: {line}" for line in lines)
 
-    for file in files_in(path):
+    files = files_in(path)
+    check_table_options(files, options)
+    if not files:
+        notes.append(f"no files in {path}")
+    others, first_error = 0, ""
+    for file in files:
         if file.named and is_table_file(file.path, options):  # raises the more specific error of the table
-            yield from table_inputs(file.path, options, notes, bounds)
+            for curve in table_inputs(file.path, options, notes, bounds):
+                names.append(_part(file.name, curve.object_id))
+                yield curve
             continue
         for item in inputs_of_file(file, options, add_notes, bounds):
             if isinstance(item, NamedInput):
+                names.append(item.name)
                 yield item.input
-            elif not item.is_other:
-                raise TableError(f"{item.name}: {item.detail}")
+                continue
+            if item.is_other:
+                others += 1
+                notes.append(f"no light curves in {item.name}")
+                continue
+            detail = f"{item.name}: {item.detail}"
+            if strict:
+                raise TableError(detail)
+            first_error = first_error or detail
+            notes.append(f"not read: {detail}")
+    if first_error and not names:
+        raise TableError(first_error)
+
+
+def _part(name: str, object_id: str) -> str:
+    """Return the name of an object of a table."""
+    return f"{name}: {object_id}" if object_id else name
+
+
+def check_table_options(files: Sequence["File"], options: TableOptions) -> None:
+    """Raise TableError if options are given and no file can be a table."""
+    default = TableOptions()
+    given = [name for name in TableOptions.option_names() if getattr(options, name) != getattr(default, name)]
+    if given and files and not any(_may_hold_table(file, options) for file in files):
+        verb = "is given and changes" if len(given) == 1 else "are given and change"
+        raise TableError(f"{' and '.join(given)} {verb} nothing, because no table is read: leave it out")
+
+
+def _may_hold_table(file: "File", options: TableOptions) -> bool:
+    if not file.path.exists() or is_table_file(file.path, options):
+        return True
+    head = head_of(file.path)
+    return head[257:262] == b"ustar" or sniff.format_of(file.name, head) in sniff.ADVICE
 
 
 class File(NamedTuple):
@@ -557,40 +658,21 @@ def _inputs_of_table(
 ) -> Iterator[NamedInput | UnreadFile]:
     try:
         table = read_table(source, options, name="" if isinstance(source, Path) else name, bounds=bounds)
-        guesses = [
-            guess.text + (f" ({_argument(guess.option, guess.value)})" if guess.value else "")
-            for guess in table.guesses
-        ]
-        if guesses:
-            on_notes(name, guesses, True)
+        if table.guesses:
+            on_notes(name, table.guesses, True)
         for item, share in _with_share(table):
-            yield NamedInput(f"{name}: {item.object_id}" if item.object_id else name, table_light_curve(item), share)
+            yield NamedInput(_part(name, item.object_id), table_light_curve(item), share)
         if lines := table.report.lines():
             on_notes(name, lines, False)
     except TableQuestion as question:
-        yield UnreadFile(name, question_text(question))
+        yield UnreadFile(name, str(question), question=question)
     except (TableError, OSError) as error:
-        yield UnreadFile(name, str(error).removeprefix(f"{source}: " if isinstance(source, Path) else f"{name}: "))
+        yield UnreadFile(name, _without_name(str(error), str(source) if isinstance(source, Path) else name))
 
 
-def question_text(question: TableQuestion) -> str:
-    """Return the text of a question with the options of ``nightjar classify`` that answer it."""
-    option, choices = question.option, question.choices
-    text = re.sub(r"\bcolumns\.(\w+)", r"--columns \1=COLUMN", question.question)
-    if not any(choice.meaning for choice in choices):
-        value = "COLUMN" if option.startswith("columns") else "VALUE"
-        listed = f", where {value} is {', '.join(choice.value for choice in choices)}" if choices else ""
-        return f"{text} Use {_argument(option, value)}{listed}"
-    answers = [f"{_argument(option, choice.value)} ({choice.meaning})" for choice in choices]
-    return f"{text} Use {' or '.join(answers)}"
-
-
-def _argument(option: str, value: str) -> str:
-    """Return a table option as a shell argument: ``--columns 'time=Obs date'``."""
-    name, _, key = option.partition(".")
-    flag = f"--{name.replace('_', '-')}"
-    values = value.split(",") if name == "filters" and not key else [f"{key}={value}" if key else value]
-    return " ".join(f"{flag} {shlex.quote(each)}" for each in values)
+def _without_name(text: str, name: str) -> str:
+    """Return a sentence about a file without its name, with which ``x.csv: no rows`` and ``x.csv is empty`` begin."""
+    return text.removeprefix(f"{name}: ").removeprefix(f"{name} ")
 
 
 def _with_share(table: Table) -> Iterator[tuple[TableObject, float]]:

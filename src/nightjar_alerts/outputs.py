@@ -143,8 +143,8 @@ class _VOTable:
         with warnings.catch_warnings():  # class names with spaces and slashes also get a valid ID
             warnings.simplefilter("ignore", _import("astropy.io.votable").exceptions.VOWarning)
             table = astropy_table(self._results, self._classes)
-            if len(table):  # XML has no control characters
-                table["object_id"] = list(map(printable, table["object_id"]))
+            for name in ("object_id", "detail", "pointer", "input") if len(table) else ():
+                table[name] = list(map(printable, table[name]))  # XML has no control characters
             table.write(self._path, format="votable", overwrite=True)
 
     def write(self, results: Sequence["Result"]) -> None:
@@ -153,8 +153,9 @@ class _VOTable:
 
 
 def encode_line(result: "Result") -> bytes:
-    """Return a result and its model as a line of JSON."""
-    return encode_json({"model": result.model} | result.to_dict()) + b"\n"
+    """Return a result, its model and the file that it was read from as a line of JSON."""
+    source = {"input": result.input} if result.input else {}
+    return encode_json({"model": result.model} | source | result.to_dict()) + b"\n"
 
 
 def _cell(value: object) -> object:

@@ -35,13 +35,18 @@ from nightjar_alerts.core.result import (
     Subtype,
 )
 from nightjar_alerts.core.schemas import descriptions
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.outputs import COLUMNS, arrow_table, astropy_table, open_output
 
+FORKED = (
+    "this iterator was started in another process, whose threads a fork does not copy: call stream in the process that "
+    "reads the results"
+)
+"""Message of the error of a stream that is continued after a fork."""
 SHOWN_ROWS = 20
 """Rows of a table of results in a notebook."""
 
-Source = LightCurve | Callable[[], LightCurve | None] | None
+CurveSource = LightCurve | Callable[[], LightCurve | None] | None
 
 
 _DESCRIPTIONS = descriptions(Classified, Abstained, EvolutionFields)
@@ -89,17 +94,20 @@ class Result:
     ----------
     fields : fields of the result as in the service's JSON (:mod:`nightjar_alerts.core.result`).
     model : name, version and hash of the model, as in responses of the service.
+    input : file, or part of a file, of the light curve; empty if it was not read from a path.
     """
 
-    __slots__ = ("_source", "fields", "model")
+    __slots__ = ("_source", "fields", "input", "model")
 
-    def __init__(self, fields: ResultFields, model: ClassifierProvenance, source: Source = None) -> None:
-        self.fields, self._source = fields, source
+    def __init__(
+        self, fields: ResultFields, model: ClassifierProvenance, source: CurveSource = None, input: str = ""
+    ) -> None:
+        self.fields, self._source, self.input = fields, source, input
         self.model = copy(model)  # a model is shared by the results of all calls
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the result with its light curve."""
-        return Result, (self.fields, self.model, self.light_curve)
+        return Result, (self.fields, self.model, self.light_curve, self.input)
 
     survey = _Field[str | None](_none)
     schema_version = _Field[str | None](_none)
@@ -183,6 +191,9 @@ class Result:
             "unusual": self.unusual,
             "status": self.status,
             "reason": self.reason,
+            "detail": self.detail,
+            "pointer": self.errors[0].pointer if self.errors else "",
+            "input": self.input,
             "warnings": [warning.reason for warning in self.warnings],
         }
         return row | self.probabilities if probabilities else row
@@ -218,13 +229,12 @@ class ModelNames:
         return result
 
 
-def light_curve_error(errors: Sequence[FieldError]) -> LightCurveError:
-    """Return the exception for the first error of a light curve, with the others as notes."""
-    first, *others = errors
-    error = LightCurveError(first.pointer, first.reason, f"{first.pointer.lstrip('/')}: {first.detail}")
-    for other in others:
-        error.add_note(f"{other.pointer.lstrip('/')}: {other.detail}")
-    return error
+def with_names(each: Iterable[Sequence[Result]], names: Sequence[str]) -> Iterator[Result]:
+    """Yield the results of each input with its name; ``names`` has those of the inputs that have been read."""
+    for index, results in enumerate(each):
+        for result in results:
+            result.input = names[index] if names else ""
+            yield result
 
 
 class Evolution:
@@ -242,6 +252,12 @@ class Evolution:
     ) -> None:
         self.fields = fields
         self.model, self.light_curve = copy(model), light_curve
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for an evolution with equal fields from the same model."""
+        return isinstance(other, Evolution) and self.fields == other.fields and self.model == other.model
+
+    __hash__ = None  # type: ignore[assignment]  # the fields are not hashable
 
     object_id = _Field[str](str)
     detections = _Field[int](int)
@@ -293,6 +309,12 @@ class Results(Sequence[Result]):
     def __init__(self, results: Iterable[Result] = (), notes: Iterable[str] = ()) -> None:
         self._results = list(results)
         self.notes = list(notes)
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for equal results in the same order; notes do not count."""
+        return self._results == list(other) if isinstance(other, Results) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # results are not hashable
 
     def __len__(self) -> int:
         """Return the number of results."""
@@ -356,8 +378,18 @@ class Results(Sequence[Result]):
         """Return an ``astropy.table.Table`` of :meth:`rows`; missing values are masked."""
         return astropy_table(self._results, self.classes if probabilities else ())
 
-    def write(self, path: str | Path, probabilities: bool = False) -> None:
-        """Write a file; the suffix selects the format: ``.csv``, ``.jsonl`` (all fields), ``.parquet`` or ``.vot``."""
+    def write(self, path: str | Path, probabilities: bool = False, *, overwrite: bool = False) -> None:
+        """Write a file; the suffix selects the format: ``.csv``, ``.jsonl`` (all fields), ``.parquet`` or ``.vot``.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists, unless ``overwrite`` is true.
+        OutputError
+            If the suffix is another one, the folder does not exist, or a library is missing.
+        """
+        if Path(path).exists() and not overwrite:
+            raise FileExistsError(f"{path} exists: overwrite=True replaces it")
         with open_output(Path(path), self.classes if probabilities else ()) as output:
             output.write(self._results)
 

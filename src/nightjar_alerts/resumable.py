@@ -1,16 +1,21 @@
 """Files of runs that can be interrupted at any moment, and continued.
 
-``nightjar classify`` and ``nightjar catalog`` share two rules. A file appears under its final name only when it is
-complete. And an interrupted run is continued only with the same inputs, options and model: :func:`differences` names
-what has changed.
+``nightjar classify`` and ``nightjar catalog`` share three rules. A file appears under its final name only when it is
+complete (:func:`published`). An interrupted run is continued only with the same inputs, options and model, and
+:func:`differences` names what has changed. And only one process writes an output (:func:`lock`).
 """
 
+import errno
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 from uuid import uuid4
+
+if sys.platform != "win32":
+    import fcntl
 
 UNFINISHED: Final = ".part-"
 """Beginning of the names of files that are being written. HATS, pyarrow and ``nightjar`` do not read such files."""
@@ -42,6 +47,20 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed; return False if another process has done so.
+
+    A system or file system without locks grants all of them.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
 
 
 def remove_unfinished(folder: Path) -> None:

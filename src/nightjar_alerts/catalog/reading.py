@@ -13,7 +13,7 @@ from nightjar_alerts.catalog.columns import UNREADABLE, Row
 from nightjar_alerts.catalog.partitions import Partition, opened
 from nightjar_alerts.core.validation import table_light_curve
 from nightjar_alerts.inputs import File, Input, NamedInput, inputs_of_file
-from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Table, TableError, TableObject, TableOptions
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableObject, TableOptions
 from nightjar_alerts.tables.columns import Array, Lists, TableColumns, object_column, texts
 from nightjar_alerts.tables.files import TableSource
 from nightjar_alerts.tables.layout import Layout
@@ -250,7 +250,7 @@ def packets_of(
 ) -> Iterator[Item]:
     """Yield the packets, and objects of tables, in files; a file that cannot be read is a row with the reason."""
 
-    def on_notes(name: str, lines: Sequence[str], are_guesses: bool) -> None:
+    def on_notes(name: str, lines: Sequence[Guess | str], are_guesses: bool) -> None:
         for line in lines:
             on_note(f"{name}: {line}")
 

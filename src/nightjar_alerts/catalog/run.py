@@ -44,8 +44,8 @@ from nightjar_alerts.catalog.partition import (
 from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, partitions_of
 from nightjar_alerts.catalog.reading import TableReading
 from nightjar_alerts.core.request import Options
-from nightjar_alerts.resumable import differences, published, remove_unfinished
-from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Table, TableError, TableOptions, TableQuestion
+from nightjar_alerts.resumable import differences, lock, published, remove_unfinished
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.files import is_hats
 from nightjar_alerts.tables.libraries import ParquetSource
 
@@ -94,7 +94,7 @@ class Progress(Protocol):
     def finish(self, partition: Partition, written: Written) -> None:
         """Count a finished partition."""
 
-    def note(self, line: str) -> None:
+    def note(self, line: Guess | str) -> None:
         """Show a sentence."""
 
 
@@ -164,7 +164,7 @@ class _Source:
         """Decide what the columns mean, for all partitions, from the first rows."""
         file, table = self._sample(request)
         self.guesses = [str(guess) for guess in table.guesses]
-        for guess in self.guesses:
+        for guess in table.guesses:
             progress.note(guess)
         position = table.layout.position if self.hats is None else self.hats.columns()[:2]
         self.reading = TableReading(
@@ -345,15 +345,9 @@ LOCK: Final = ".nightjar.lock"
 @contextmanager
 def locked(output: Path) -> Iterator[None]:
     """Let no other process of this machine write the same output. Raises CatalogError."""
-    with (output / LOCK).open("w") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CatalogError(f"another process is writing {output}") from None
-        except (ImportError, OSError):  # a system or file system without locks
-            pass
+    with (output / LOCK).open("wb") as file:
+        if not lock(file):
+            raise CatalogError(f"another process is writing {output}")
         yield
 
 

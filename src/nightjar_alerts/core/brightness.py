@@ -49,6 +49,17 @@ def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Ar
     return total, flux_err
 
 
+def check_errors(name: str, column: Any) -> None:
+    """Reject an error that is zero or negative, also of a point that is not used. Raises LightCurveError.
+
+    Parameters
+    ----------
+    column : standard errors, NaN where a point has none; or None.
+    """
+    if column is not None:
+        require(np.isnan(column) | (column > 0), name, "not_positive", f"{name} must be greater than zero")
+
+
 def _take(band: Sequence[str] | Array, rows: NDArray[np.intp]) -> Any:
     return band[rows] if isinstance(band, np.ndarray) else [band[row] for row in rows.tolist()]
 
@@ -78,8 +89,9 @@ def _from_magnitudes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Fl
     has_mag, has_flux = ~np.isnan(mag), ~np.isnan(flux)
     require(~(has_mag & has_flux), "mag", "ambiguous", "a point has either a flux or a magnitude, not both")
     name = "mag" if columns["flux"] is None else "flux"
-    require(has_mag | has_flux, name, "missing", "every point needs a flux or a magnitude")
     limit = np.zeros(count, np.bool_) if columns["upper_limit"] is None else columns["upper_limit"]
+    detail = "every point needs a flux or a magnitude, except upper limits"
+    require(has_mag | has_flux | limit, name, "missing", detail)
     measured = has_mag & ~limit
     inside = (mag > MAGNITUDES[0]) & (mag < MAGNITUDES[1])
     require(~has_mag | inside, "mag", "out_of_range", "not a magnitude; leave out points without a measurement")
@@ -87,9 +99,10 @@ def _from_magnitudes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Fl
     if columns["mag_err"] is None and measured.any():
         raise LightCurveError("/mag_err", "missing", "required field")
     require(~(measured & np.isnan(error)), "mag_err", "missing", "every magnitude needs an error, except upper limits")
-    require(~measured | (error > 0), "mag_err", "not_positive", "mag_err must be greater than zero")
+    check_errors("mag_err", error)
     require(~measured | np.isfinite(error), "mag_err", "not_finite", "mag_err must be finite")
     flux_err = np.asarray(given["flux_err"], np.float64)
+    check_errors("flux_err", flux_err)
     require(~(has_flux & ~limit & np.isnan(flux_err)), "flux_err", "missing", "every flux needs an error")
     offset = 0.0 if sent.mag_system == "AB" else _vega_offsets(sent, columns["band"], has_mag)
     from_mag, from_err = (njy_to(values, sent.flux_unit) for values in njy_with_error(mag + offset, error))

@@ -212,12 +212,20 @@ class _Running(Generic[T]):
 def overlapped(blocks: Iterable[Steps[T]]) -> Generator[T]:
     """Yield the result of each block, in order. A block is prepared while the network runs for the ones before it.
 
-    At most two blocks wait for the next one, and three if the model of subtypes runs for one of them.
+    At most two blocks wait for the next one, and three if the model of subtypes runs for one of them. If the iterator
+    of blocks raises, the results of the blocks before come first.
     """
     remaining = iter(blocks)
     running: deque[_Running[T]] = deque()
+    failure: Exception | None = None
     try:
-        while (steps := next(remaining, None)) is not None or running:
+        while True:
+            try:
+                steps = next(remaining, None)
+            except Exception as error:  # the iterator has ended, so the next call returns None
+                failure, steps = error, None
+            if steps is None and not running:
+                break
             earlier = list(running)
             if steps is not None:
                 running.append(_Running(steps))
@@ -226,6 +234,8 @@ def overlapped(blocks: Iterable[Steps[T]]) -> Generator[T]:
                     block.advance()
             while running and running[0].results:
                 yield from running.popleft().results
+        if failure is not None:
+            raise failure
     finally:
         for block in running:
             block.steps.close()

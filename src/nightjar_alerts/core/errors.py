@@ -1,6 +1,6 @@
 """Errors of the values of a request: JSON pointer, reason code and description."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Final
 
@@ -50,6 +50,21 @@ class InvalidLightCurve(LightCurveError):
         self.errors = tuple(errors)[:MAX_FIELD_ERRORS]
         self.object_id = object_id
         super().__init__(self.errors[0].pointer, self.errors[0].reason, self.errors[0].detail)
+
+
+def light_curve_error(errors: Sequence[FieldError]) -> LightCurveError:
+    """Return the exception for the first error of a light curve, with the others as notes."""
+    first, *others = errors
+    error = LightCurveError(first.pointer, first.reason, located(first))
+    for other in others:
+        error.add_note(located(other))
+    return error
+
+
+def located(error: FieldError) -> str:
+    """Return the description of an error, after the field that it is about."""
+    name = error.pointer.lstrip("/")
+    return f"{name}: {error.detail}" if name else error.detail
 
 
 _COMMON_NAMES: Final[Mapping[str, str]] = {

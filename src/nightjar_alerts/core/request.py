@@ -93,7 +93,7 @@ class LightCurveIn(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
     flux_err: Annotated[
         Measurements | bytes | UnsetType,
-        Meta(description="standard errors of flux in flux_unit; greater than zero"),
+        Meta(description="standard errors of flux in flux_unit; greater than zero; null for upper limits"),
     ] = UNSET
     mag: Annotated[
         Measurements | bytes | UnsetType,

@@ -221,12 +221,17 @@ def arrow_type(kind: Type, arrow: Any) -> Any:
             raise TypeError(f"no Arrow type for {other}")
 
 
-TABLE_COLUMNS: Final = ("object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "warnings")
+TABLE_COLUMNS: Final = (
+    "object_id", "class", "confidence", "prediction_set", "unusual", "status", "reason", "detail", "pointer", "input",
+    "warnings",
+)  # fmt: skip
 """Columns of a table of results (CSV, Parquet, VOTable, data frame), named as the fields of the JSON."""
+NOT_FIELDS: Final = ("status", "pointer", "input")
+"""Columns without a field: the tag of a result, the pointer of its first error, and the file that it was read from."""
 NOT_IN_TABLES: Final = (
     *_ALERT, "filters", "class_id", "probabilities", "hierarchy", "novelty", "coverage", "evidence", "points_per_band",
     "truncated", "metadata_missing", "duplicates", "other_filters", "dropped_points", "subtype", "embedding",
-    "experts", "model", "light_curve", "detail", "errors",
+    "experts", "model", "light_curve", "errors",
 )  # fmt: skip
 """Fields that only JSON Lines has; a table has probabilities in columns of their own if they are requested."""
 
@@ -235,7 +240,7 @@ def columns() -> dict[str, Type]:
     """Return the type of each column of a table of results; of warnings it has the reasons."""
     fields = fields_of("CurveResult", "CurveFailure")
     types = {name: field.type for name, field in fields.items()}
-    types |= {"status": StrType(), "warnings": ListType(StrType())}
+    types |= {**dict.fromkeys(NOT_FIELDS, StrType()), "warnings": ListType(StrType())}
     return {name: plain_type(types[name]) for name in TABLE_COLUMNS}
 
 

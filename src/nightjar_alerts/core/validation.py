@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from nightjar_alerts.core.brightness import to_fluxes
+from nightjar_alerts.core.brightness import check_errors, to_fluxes
 from nightjar_alerts.core.decoding import NEVER_EMPTY, find_column_error, short_id
 from nightjar_alerts.core.errors import (
     INTERNAL_ERROR,
@@ -163,7 +163,7 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
     columns = {name: convert(_to_column, name, column) for name, column in columns.items()}
     if not has_magnitudes:
         for name in ("flux", "flux_err"):
-            convert(_reject_nulls, name, getattr(sent, name))
+            convert(_reject_nulls, name, getattr(sent, name), columns["upper_limit"])
     metadata = convert(_to_metadata, sent.metadata)
     object_id = convert(_to_object_id, sent.object_id)
     described = convert(_choose_bands, sent.filters)
@@ -217,13 +217,20 @@ def _measured_rows(columns: Mapping[str, Any]) -> NDArray[np.intp] | None:
             raise LightCurveError(f"/{name}", "length_mismatch", message)
     if limits.all():
         raise LightCurveError("/upper_limit", "empty", "at least one observation that is no upper limit is needed")
+    for name in ("flux_err", "mag_err"):
+        check_errors(name, columns[name])
     return np.flatnonzero(~limits) if limits.any() else None
 
 
-def _reject_nulls(name: str, column: Any) -> None:
-    """Reject null, which stands for the flux of a point that has a magnitude. Raises LightCurveError."""
-    if isinstance(column, list) and None in column:
-        raise LightCurveError(f"/{name}/{column.index(None)}", "not_a_number", "must be a number")
+def _reject_nulls(name: str, column: Any, limits: NDArray[np.bool_] | None) -> None:
+    """Reject null, except for upper limits, in a column of fluxes without magnitudes. Raises LightCurveError."""
+    if not isinstance(column, list) or None not in column:
+        return
+    limit_rows = set() if limits is None else set(np.flatnonzero(limits).tolist())
+    for index, value in enumerate(column):
+        if value is None and index not in limit_rows:
+            detail = "must be a number; only a point whose upper_limit is true may have null"
+            raise LightCurveError(f"/{name}/{index}", "not_a_number", detail)
 
 
 def _length(name: str, column: Any) -> int:

@@ -152,7 +152,7 @@ def _format(head: bytes, form: str) -> str:
         except ValueError:
             return "json"
     if found in ("", "csv") and form in ("parquet", "fits", "votable", "hats"):
-        raise TableError(f"the content is not {form}, unlike its name")
+        raise TableError(f"the content is not {form}, unlike its name or the option format")
     if found not in ("", "csv"):
         return found
     return form if form in FORMATS else "csv"

@@ -118,6 +118,9 @@ _MAGNITUDE_FIELDS: list[Curve] = [
     {"mag": [20.0, 21.0, math.nan], "mag_err": [0.125, 0.25, 0.5]},
     {"upper_limit": [True, True, True]},
     {"upper_limit": [True]},
+    {"flux": [1.0, None, 2.0], "flux_err": [1.0, None, None], "upper_limit": [False, True, False]},
+    {"flux": [1.0, None, 2.0], "flux_err": [1.0, None, 1.0], "upper_limit": [False, True, False]},
+    {"mag": [20.0, None, 22.0], "mag_err": [0.125, -1.0, 0.5], "upper_limit": [False, True, False]},
 ]
 MAGNITUDES: list[Curve] = [
     {name: column for name, column in curve(3).items() if name not in left_out} | changes

@@ -127,6 +127,10 @@ def test_upper_limits_are_left_out_and_counted() -> None:
         ({"mag_err": [0.1, 0.0, 0.1, 0.1]}, [("/mag_err/1", "not_positive")]),
         ({"mag_err": [0.1, -0.1, 0.1, 0.1]}, [("/mag_err/1", "not_positive")]),
         ({"mag_err": [0.1, None, 0.1, 0.1]}, [("/mag_err/1", "missing")]),
+        (
+            {"mag_err": [0.1, -1, 0.1, 0.1], "upper_limit": [False, True, False, False]},
+            [("/mag_err/1", "not_positive")],
+        ),
         ({"mag": []}, [("/mag", "empty")]),
         ({"mag": 20.0}, [("/mag", "not_a_list")]),
         ({"mag_system": "vega"}, [("/mag_system", "not_one_of")]),
@@ -149,6 +153,19 @@ def test_fluxes_alone_may_not_be_null() -> None:
     item = read_json({"light_curves": [sent]}, SETTINGS).items[0]
     assert isinstance(item, InvalidLightCurve)
     assert [(error.pointer, error.reason) for error in item.errors] == [("/light_curves/0/flux/1", "not_a_number")]
+
+
+def test_fluxes_of_upper_limits_may_be_null() -> None:
+    sent = curve(4, flux=[1.0, None, 2.0, 3.0], flux_err=[1.0, None, 1.0, None], upper_limit=[False, True, False, True])
+    (found,) = read_json(sent, SETTINGS).items
+    assert isinstance(found, LightCurve)
+    assert (found.flux.tolist(), found.dropped) == ([1.0, 2.0], {"upper_limit": 2})
+    other = {"light_curves": [{**sent, "upper_limit": [False, True, False, False]}]}
+    (invalid,) = read_json(other, SETTINGS).items
+    assert isinstance(invalid, InvalidLightCurve)
+    assert [(error.pointer, error.detail) for error in invalid.errors] == [
+        ("/light_curves/0/flux_err/3", "must be a number; only a point whose upper_limit is true may have null")
+    ]
 
 
 def test_total_flux_has_its_reference_subtracted() -> None:

@@ -133,7 +133,11 @@ def decide_filters(evidence: Evidence, roles: Roles, options: TableOptions) -> D
     if unused := sorted(set(options.filters) - set(names)):
         guesses.append(Guess("", "", f"no row is in {', '.join(unused)}, which the option filters names"))
     unset = [name for name in names if name not in options.filters]
-    if any(map(_NUMBERS.fullmatch, unset)):
+    has_numbers = any(map(_NUMBERS.fullmatch, unset))
+    if options.filter_numbers and not has_numbers:
+        text = "filter_numbers is given and changes nothing, because no filter is a number: leave it out"
+        raise TableError(text)
+    if has_numbers:
         numbers = _decide_numbers(evidence, roles, options, column, unset)
         filters = {**numbers.value, **filters}
         guesses += numbers.guesses
