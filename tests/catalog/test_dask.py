@@ -59,11 +59,11 @@ def test_classify_embedding_and_selection_of_rows(rubin: Path) -> None:
 def test_classify_error_names_partition_and_object(rubin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nightjar_alerts.catalog import reading
 
-    def fail(item: Any) -> None:
-        raise RuntimeError(f"broken by {item.object_id}")
+    def fail(items: Any) -> None:
+        raise RuntimeError(f"broken by {items[0].object_id}")
 
     lazy = classify(lsdb.open_catalog(rubin))
-    monkeypatch.setattr(reading, "table_light_curve", fail)
+    monkeypatch.setattr(reading, "table_light_curves", fail)
     with pytest.raises(Exception, match=r"Norder=\d+/Npix=\d+.*broken by 1000") as caught:
         lazy.compute(progress_bar=False)
     assert caught.value

@@ -11,7 +11,7 @@ from nightjar_alerts.alerts.packet import AbstainReason
 from nightjar_alerts.catalog.bands import Joined, joined_rows
 from nightjar_alerts.catalog.columns import UNREADABLE, Row
 from nightjar_alerts.catalog.partitions import Partition, opened
-from nightjar_alerts.core.validation import table_light_curve
+from nightjar_alerts.core.validation import table_light_curve, table_light_curves
 from nightjar_alerts.inputs import File, Input, NamedInput, inputs_of_file
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableObject, TableOptions
 from nightjar_alerts.tables.columns import Array, Lists, TableColumns, object_column, texts
@@ -109,8 +109,12 @@ class TableReading:
         keys[moving | ((ids == "") & bool(self.id_column))] = ""
         source = MemorySource({**batch, ROW: keys}, where)
         found = {item.object_id: item for item in Table(source, options, layout=self.by_row())}
-        for row, (key, name) in enumerate(zip(keys.tolist(), ids.tolist(), strict=True)):
-            yield self._item(name, found.get(key), kept[row], bool(moving[row]))
+        rows = [
+            self._row(name, found.get(key), kept[row], bool(moving[row]))
+            for row, (key, name) in enumerate(zip(keys.tolist(), ids.tolist(), strict=True))
+        ]
+        curves = iter(table_light_curves([item for _, item in rows if item is not None]))
+        yield from ((row, None if item is None else next(curves)) for row, item in rows)
 
     def _ids(self, batch: TableColumns, count: int) -> Array:
         if not self.id_column:
@@ -138,20 +142,23 @@ class TableReading:
             return [()] * len(next(iter(batch.values())))
         return list(zip(*(column.tolist() for column in columns if not isinstance(column, Lists)), strict=True))
 
-    def _item(self, name: str, item: TableObject | None, kept: tuple[Any, ...], is_moving: bool) -> Item:
+    def _row(
+        self, name: str, item: TableObject | None, kept: tuple[Any, ...], is_moving: bool
+    ) -> tuple[Row, TableObject | None]:
+        """Return a row, and its object unless it is not to be classified."""
         if item is None:
             reason = AbstainReason.SOLAR_SYSTEM_OBJECT.value if is_moving else NO_OBJECT_ID
             return Row(name, 0, kept=kept, reason=reason, detail=_DETAILS[reason]), None
         return self._of_object(item if item.object_id == name else replace(item, object_id=name), kept)
 
-    def _of_object(self, item: TableObject, kept: tuple[Any, ...] = ()) -> Item:
+    def _of_object(self, item: TableObject, kept: tuple[Any, ...] = ()) -> tuple[Row, TableObject | None]:
         usable = item.mjd[item.usable()] if item.rejected else item.mjd
         last = float(usable.max()) if len(usable) else None
         row = Row(item.object_id, len(item.mjd), last, item.ra, item.dec, kept)
         if last is None and (reason := self._reason(item)):
             row.reason, row.detail = reason, _DETAILS[reason]
             return row, None
-        return row, table_light_curve(item)
+        return row, item
 
     def _reason(self, item: TableObject) -> str:
         """Return the reason of an object without a usable observation if it is the survey's, else an empty text."""
@@ -181,9 +188,9 @@ class TableReading:
         return joined_rows(self._positions(partition.sources), self._positions(partition.margin), self.join_radius)
 
     def _joined(self, joined: Joined, anchor: int, item: TableObject | None) -> Item:
-        row, curve = self._item(joined.ids[anchor], item, joined.kept[anchor], is_moving=False)
+        row, one = self._row(joined.ids[anchor], item, joined.kept[anchor], is_moving=False)
         row.joined = joined.members(anchor)
-        return row, curve
+        return row, None if one is None else table_light_curve(one)
 
     def _positions(self, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Yield the ids, positions, filters and kept columns of the rows of files."""
@@ -205,7 +212,8 @@ class TableReading:
         moving = 0
         for item in table:
             moving += int(item.rejected[_MOVING].sum()) if _MOVING in item.rejected else 0
-            yield self._of_object(item)
+            row, one = self._of_object(item)
+            yield row, None if one is None else table_light_curve(one)
         unnamed = {
             AbstainReason.SOLAR_SYSTEM_OBJECT.value: table.report.unused[_MOVING] - moving,
             NO_OBJECT_ID: table.report.unused["without the name of an object"],

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, is_position, without_reference
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, is_position, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, SECONDS_PER_DAY, Float64, mjd_tai_of_mjd
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableTooLarge
@@ -151,9 +151,28 @@ class TableObject:
         if not len(self.mjd[keep]):
             listed = ", ".join(f"{count} {reason}" for reason, count in (dropped | dict(unknown)).items())
             raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
+        curve = self.columns(keep).light_curve()
+        return self.completed(replace(curve, dropped=dropped, unknown_filters=dict(unknown)))
+
+    def columns(self, keep: Any = slice(None)) -> Columns:
+        """Return the points of a mask, or all, as columns from which a light curve is built."""
         bands = list(self.band[keep])
-        flux = self.flux[keep]
-        metadata = clean_metadata(self.metadata)
+        is_total = self.flux_kind == "total"
+        return Columns(
+            self.mjd[keep],
+            without_reference(self.flux[keep], bands) if is_total else self.flux[keep],
+            self.flux_err[keep],
+            bands,
+            None if self.detected is None or is_total else self.detected[keep],
+            clean_metadata(self.metadata),
+            self.object_id,
+            survey=self.survey,
+            ra=self.ra,
+            dec=self.dec,
+        )
+
+    def completed(self, curve: LightCurve) -> LightCurve:
+        """Return a light curve of the columns with the warnings of the object and its values."""
         ignored = [
             PhotometryWarning("implausible_metadata", f"{name} {detail}; it is not used")
             for name, detail in implausible_metadata(self.metadata).items()
@@ -161,19 +180,7 @@ class TableObject:
         for name, (used, other) in self.conflicts.items():
             detail = f"rows have different values in column {name!r}: {used:g}, which is used, and {other:g}"
             ignored.append(PhotometryWarning("conflicting_metadata", detail))
-        curve = LightCurve.from_columns(
-            self.mjd[keep],
-            without_reference(flux, bands) if self.flux_kind == "total" else flux,
-            self.flux_err[keep],
-            bands,
-            None if self.detected is None or self.flux_kind == "total" else self.detected[keep],
-            metadata,
-            self.object_id,
-            survey=self.survey,
-            ra=self.ra,
-            dec=self.dec,
-        )
-        curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
+        curve = replace(curve, warnings=tuple(ignored)) if ignored else curve
         return curve.with_warnings(check_total=not self.flux_kind)
 
 
