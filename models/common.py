@@ -1,4 +1,4 @@
-"""Helpers that every package uses: atomic file writes, Markdown tables, valid text, the name of the processor."""
+"""Helpers that every package uses: atomic file writes, Markdown tables, valid text, processor, extras."""
 
 import os
 import platform
@@ -6,6 +6,11 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def how_to_install(extra: str) -> str:
+    """Return how to install an extra of this package, which is on no package index."""
+    return f"pip install '.[{extra}]' in a clone of Nightjar, or pip install 'WHEEL[{extra}]' with its wheel"
 
 
 @contextmanager

@@ -12,11 +12,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from nightjar_alerts.models.common import how_to_install
+
 # The base install has none of these, and onnxruntime comes from one of two packages.
 if missing := [name for name in ("fastapi", "onnxruntime", "pydantic_settings") if find_spec(name) is None]:
-    sys.exit(
-        f"nightjar: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA GPUs"
-    )
+    sys.exit(f"nightjar: {' and '.join(missing)} not installed: {how_to_install('cpu')}; [gpu] is for CUDA GPUs")
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import (
@@ -160,7 +160,7 @@ class ShowSettings(BaseModel):
 
 
 class Nightjar(BaseSettings):
-    """Real-time classification of astronomical alerts. ``nightjar --version`` says which one this is."""
+    """Real-time classification of astronomical alerts. nightjar --version prints the version."""
 
     model_config = SettingsConfigDict(
         cli_prog_name="nightjar",

@@ -2,6 +2,7 @@
 
 import io
 import multiprocessing
+import os
 import pickle
 import re
 import subprocess
@@ -26,7 +27,9 @@ from nightjar_alerts.core.result import PhotometryWarning
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
+from nightjar_alerts.tables import TableError
 from support import alerts
+from support.children import assert_raises_in_child
 from support.curves import NO_TABLES, close, csv_text, rows, supernovae
 from support.edge import Live, curve
 
@@ -312,12 +315,86 @@ def test_classifier_after_fork_gives_the_same_results(classifier: Classifier) ->
         thread.join()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: run on Linux or macOS")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_classifier_stream_continued_after_a_fork_raises(classifier: Classifier) -> None:
+    stream = classifier.stream(supernovae(600))
+    next(stream)
+    assert_raises_in_child(stream)
+    assert sum(1 for _ in stream) == 599
+
+
+def test_classifier_stream_yields_what_came_before_an_error_of_the_iterator(classifier: Classifier) -> None:
+    def items() -> Iterator[Any]:
+        yield from supernovae(300)
+        yield ("a", "tuple")
+
+    results: list[Any] = []
+    with pytest.raises(TypeError, match="cannot read a light curve from a tuple"):
+        results.extend(classifier.stream(items()))
+    assert len(results) == 300
+
+
+def test_classifier_folder_is_read_as_on_the_command_line(classifier: Classifier, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(csv_text(supernovae(2)))
+    (tmp_path / "b.csv").write_text("name,t,f,brightness,error\nA,60310.1,g,21.4,0.3\nA,60312.2,r,18.2,0.3\n")
+    (tmp_path / "c.md").write_text("no light curves")
+    results = classifier.classify(tmp_path, flux_kind="difference")
+    assert [result.input for result in results] == ["a.csv: SN0000", "a.csv: SN0001"]
+    assert results.to_pandas()["input"][1] == "a.csv: SN0001"
+    assert any(note.startswith("not read: b.csv: ") for note in results.notes)
+    assert "no light curves in c.md" in results.notes
+    assert not any("--" in note for note in results.notes)
+    with pytest.raises(TableError, match=r"^b\.csv: "):
+        list(classifier.stream(str(tmp_path)))
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(TableError, match=r"^b\.csv: "):
+        classifier.classify(tmp_path)
+
+
+def test_classifier_option_of_tables_for_packets_is_refused(classifier: Classifier) -> None:
+    with pytest.raises(TableError, match="survey is given and changes nothing, because no table is read"):
+        classifier.classify(PACKETS[0], survey="ztf")
+
+
+def test_classifier_arguments_in_the_wrong_place_are_named(classifier: Classifier) -> None:
+    body = supernovae(1)[0]
+    with pytest.raises(TypeError, match=r"model is an argument of Classifier"):
+        classifier.classify(**body, model="astro-moe-ztf")
+    with pytest.raises(TypeError, match="survey; fields of a light curve go into the dictionary"):
+        classifier.classify(body, survey="ztf")
+
+
+def test_evolution_of_a_misspelt_field_names_it(classifier: Classifier) -> None:
+    body = supernovae(1)[0]
+    body["fluxerr"] = body.pop("flux_err")
+    with pytest.raises(LightCurveError, match=r"^fluxerr: unknown field; send flux_err$") as raised:
+        classifier.evolution(body)
+    assert raised.value.pointer == "/fluxerr"
+
+
+def test_results_and_evolutions_of_equal_light_curves_are_equal(classifier: Classifier) -> None:
+    curves = supernovae(3)
+    assert classifier.classify(curves) == classifier.classify(curves)
+    assert classifier.classify(curves) != classifier.classify(curves[:2])
+    assert classifier.evolution(curves[0]) == classifier.evolution(curves[0])
+    assert classifier.evolution(curves[0]) != classifier.evolution(curves[1])
+
+
+def test_results_written_twice_need_overwrite(classifier: Classifier, tmp_path: Path) -> None:
+    results = classifier.classify(supernovae(2))
+    results.write(tmp_path / "out.csv")
+    with pytest.raises(FileExistsError, match="overwrite=True replaces it"):
+        results.write(tmp_path / "out.csv")
+    results.write(tmp_path / "out.csv", overwrite=True)
+
+
 def _classify_in_child(classifier: Classifier, curves: list[dict[str, Any]], sender: Any) -> None:
     sender.send([result.to_dict() for result in classifier.classify(curves)])
 
 
 def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
+    pytest.importorskip("onnx", reason="onnx is missing: pip install '.[train]'")
     from support.trouble import FAILING, faulty_bundle
 
     with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
@@ -330,7 +407,7 @@ def test_classify_light_curve_that_breaks_the_network_harms_no_other(tmp_path: P
 
 
 def test_classify_light_curve_without_memory_for_it_harms_no_other(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="onnx is missing: pip install 'nightjar-alerts[train]'")
+    pytest.importorskip("onnx", reason="onnx is missing: pip install '.[train]'")
     from support.trouble import GREEDY, faulty_bundle
 
     with Classifier(faulty_bundle(tmp_path / "faulty").path, native="off", threads=2) as classifier:
@@ -409,7 +486,7 @@ def test_classifier_needs_numpy_msgspec_pydantic_and_onnxruntime_only() -> None:
 def test_classifier_without_onnxruntime_names_the_command_that_installs_it() -> None:
     program = "import sys; sys.modules['onnxruntime'] = None; import nightjar_alerts; nightjar_alerts.Classifier()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert "pip install 'nightjar-alerts[onnxruntime]'" in done.stderr
+    assert "pip install '.[onnxruntime]'" in done.stderr
 
 
 def test_evolution_classifies_each_prefix(classifier: Classifier) -> None:

@@ -195,7 +195,7 @@ def test_classify_resume_of_a_run_that_is_under_way_is_refused(
 ) -> None:
     table, output = tmp_path / "a.csv", tmp_path / "out.csv"
     table.write_text(csv_text(supernovae(3)))
-    statuses = []
+    statuses: list[int] = []
 
     class Running(Interrupting):
         def classify_each(self, inputs: Iterable[Input], options: Any) -> Iterator[list[Result]]:
@@ -725,7 +725,7 @@ def test_command_with_the_base_install_classifies_without_web_packages(folder: P
     assert (shown.returncode, "classify FILE..." in shown.stdout) == (0, True), shown.stderr
     served = subprocess.run([*command, "serve"], capture_output=True, text=True, timeout=120)
     assert served.returncode == 1
-    assert "pip install 'nightjar-alerts[cpu]'" in served.stderr
+    assert "pip install '.[cpu]'" in served.stderr
 
 
 TABLE = "name,mjd,band,mag,err\n" + "".join(f"a,{58_000 + k},{'gr'[k % 2]},{18 + 0.1 * k},0.05\n" for k in range(8))

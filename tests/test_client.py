@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import pickle
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ from nightjar_alerts.core.result import ClassifyReply
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
 from support.alerts import container, ztf_alert
+from support.children import assert_raises_in_child
 from support.curves import NO_TABLES, close, rows, supernovae
 from support.edge import HOST, Live, Network, live, loader
 from support.results import MODEL, classified
@@ -207,6 +210,54 @@ def test_client_result_of_a_packet_can_be_pickled(client: Client) -> None:
     (result,) = client.classify([next(SAMPLES.glob("ztf*.avro")).read_bytes()])
     again = pickle.loads(pickle.dumps(result))
     assert (again.to_dict(), len(again.light_curve)) == (result.to_dict(), len(result.light_curve or ()))
+
+
+def test_client_can_be_pickled_with_its_settings(edge: Live) -> None:
+    with Client(edge.url, api_key="k", timeout=7) as client, pickle.loads(pickle.dumps(client)) as copy:
+        assert copy._settings == client._settings
+        assert copy.classify(supernovae(1)[0]).classified
+
+
+def test_client_deadline_that_is_no_number_is_a_sentence(client: Client) -> None:
+    with pytest.raises(TypeError, match="deadline must be a number of seconds, not '5'"):
+        client.classify(supernovae(1)[0], deadline="5")  # type: ignore[arg-type]
+
+
+def failing(curves: list[Any]) -> Iterator[Any]:
+    yield from curves
+    raise OSError("disk")
+
+
+def test_client_stream_yields_what_came_before_an_error_of_the_iterator(client: Client) -> None:
+    results: list[Any] = []
+    with pytest.raises(OSError, match="disk"):
+        results.extend(client.stream(failing(supernovae(100))))
+    assert len(results) == 100
+
+
+async def test_async_client_stream_yields_what_came_before_an_error_of_the_iterator(edge: Live) -> None:
+    async with AsyncClient(edge.url) as client:
+        stream = client.stream(failing(supernovae(100)))
+        assert len([await anext(stream) for _ in range(100)]) == 100
+        with pytest.raises(OSError, match="disk"):
+            await anext(stream)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: run on Linux or macOS")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_client_stream_continued_after_a_fork_raises(client: Client) -> None:
+    stream = client.stream(supernovae(2000))
+    next(stream)
+    assert_raises_in_child(stream)
+    assert sum(1 for _ in stream) == 1999
+
+
+def test_client_results_of_a_folder_have_notes_and_names(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(supernovae(2)))
+    (tmp_path / "b.tar.gz").write_bytes(b"\x1f\x8b nonsense")
+    results = client.classify(tmp_path)
+    assert [result.input for result in results] == ["a.json[0]", "a.json[1]"]
+    assert results.notes[0].startswith("not read: b.tar.gz: ")
 
 
 def test_client_empty_packet_is_rejected_alone(client: Client) -> None:

@@ -19,10 +19,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from nightjar_alerts.models.common import how_to_install
+
 if missing := [
     name for name in ("onnxruntime", "pyarrow", "pydantic_settings", "torch", "tqdm") if find_spec(name) is None
 ]:
-    sys.exit(f"nightjar-train: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[train]'")
+    sys.exit(f"nightjar-train: {' and '.join(missing)} not installed: {how_to_install('train')}")
 
 from pydantic import ValidationError
 
@@ -47,6 +49,7 @@ def add_simulate(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "simulate", _simulate, "write simulated, labelled light curves to a Parquet file")
     parser.add_argument("--out", type=Path, required=True, help="Parquet file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     parser.add_argument("--per-class", type=at_least(1), default=3000, help="number of objects of each class")
     parser.add_argument(
         "--survey",
@@ -64,6 +67,8 @@ def add_simulate(commands: Commands) -> None:
 def _simulate(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.simulate.generate import simulate
 
+    if options.out.exists() and not options.overwrite:
+        raise FileExistsError(f"{options.out} exists: --overwrite replaces it")
     simulate(
         options.out, options.per_class, options.seed, options.workers, survey=options.survey, classes=options.classes
     )

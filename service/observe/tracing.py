@@ -28,6 +28,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from nightjar_alerts.core.items import Prediction
+from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.service.engine.batch import QueueEntry
 from nightjar_alerts.service.process import VERSION
 
@@ -202,6 +203,6 @@ def tracing_to(endpoint: str, ratio: float) -> Tracing:
     try:  # optional, and importing it takes 100 ms
         from nightjar_alerts.service.observe.trace_exporter import NAME, exporting_provider
     except ImportError as error:
-        raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error
+        raise TracingError(f"sending traces needs the otel extra: {how_to_install('otel')}") from error
     provider = exporting_provider(endpoint, ratio, VERSION)
     return Tracing(provider.get_tracer(NAME, VERSION), provider.shutdown)

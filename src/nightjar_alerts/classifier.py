@@ -54,6 +54,7 @@ from nightjar_alerts.models.bundle import (
     load_bundle,
     version_key,
 )
+from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.results import FORKED, Evolution, ModelNames, Result, Results, with_names
@@ -341,7 +342,7 @@ def _require_onnxruntime() -> None:
     from importlib.util import find_spec
 
     if find_spec("onnxruntime") is None:
-        raise ImportError("onnxruntime is not installed: pip install 'nightjar-alerts[onnxruntime]'")
+        raise ImportError(f"onnxruntime is not installed: {how_to_install('onnxruntime')}")
 
 
 def _bundles(model: str | Path | None) -> dict[str, Path]:

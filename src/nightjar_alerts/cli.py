@@ -6,8 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
+from nightjar_alerts.models.common import how_to_install
+
 SERVER_PACKAGES: Final = ("fastapi", "onnxruntime", "pydantic_settings")
-USAGE: Final = """usage: nightjar {classify,catalog,serve,worker,replay,dead-letters,check,demo,settings} ...
+USAGE: Final = f"""usage: nightjar {{classify,catalog,serve,worker,replay,dead-letters,check,demo,settings}} ...
 
 Real-time classification of astronomical alerts.
 
@@ -16,7 +18,8 @@ Real-time classification of astronomical alerts.
   catalog IN OUT     classify an archive partition by partition: HATS, folders of Parquet or packets
 
 serve, worker, replay, dead-letters, check, demo and settings need the web stack:
-pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA GPUs. There is no shell completion.
+{how_to_install("cpu")}.
+[gpu] is for CUDA GPUs. There is no shell completion.
 """
 
 
@@ -40,10 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
         if arguments in (["-h"], ["--help"]):
             print(USAGE, end="")
             return
-        sys.exit(
-            f"nightjar: {' and '.join(missing)} not installed: pip install 'nightjar-alerts[cpu]', "
-            "or [gpu] for CUDA GPUs"
-        )
+        sys.exit(f"nightjar: {' and '.join(missing)} not installed: {how_to_install('cpu')}; [gpu] is for CUDA GPUs")
     else:
         from nightjar_alerts.service.__main__ import main as serve
 

@@ -9,7 +9,7 @@
 
 :class:`AsyncClient` has the same methods as coroutines. Inputs are sent in batches over several connections; only
 batches in flight are in memory. Requests are retried after connection errors and after status 429, 502 and 503,
-respecting ``Retry-After``. Requires httpx: ``pip install 'nightjar-alerts[client]'``.
+respecting ``Retry-After``. Requires httpx (the extra ``client``).
 """
 
 import asyncio
@@ -47,7 +47,9 @@ from msgspec.structs import replace
 try:
     import httpx
 except ImportError as error:
-    raise ImportError("httpx is not installed: pip install 'nightjar-alerts[client]'") from error
+    from nightjar_alerts.models.common import how_to_install
+
+    raise ImportError(f"httpx is not installed: {how_to_install('client')}") from error
 
 from nightjar_alerts.alerts.envelopes import read_packet
 from nightjar_alerts.alerts.packet import Packet
@@ -396,6 +398,9 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
             raise ValueError("connections must be at least 1")
         self._connections = connections
         self.url = _base_url(url)
+        self._settings: dict[str, Any] = {
+            "api_key": api_key, "model": model, "timeout": timeout, "retries": retries, "connections": connections,
+        }  # fmt: skip
         http = self._open(
             base_url=self.url,
             headers={"Accept": "application/json"} | ({"X-API-Key": api_key} if api_key else {}),
@@ -423,6 +428,10 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
         """Return the address of the service."""
         return f"{type(self).__name__}({self.url!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings, the API key among them; another process opens its own connections."""
+        return partial(type(self), self.url, **self._settings), ()
+
     def classify(
         self,
         data: Any = None,
@@ -443,6 +452,8 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
         Raises
         ------
+        TypeError
+            If the deadline is no number.
         ClientError
             If the service does not respond or responds with an error; :class:`DeadlineExceeded` after the deadline.
         LightCurveError, PriorError, TableError
@@ -487,6 +498,8 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
 
 
 def _options(deadline: float | None, named: Mapping[str, Any], **default: Any) -> _Options:
+    if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+        raise TypeError(f"deadline must be a number of seconds, not {deadline!r}")
     return _until(call_options(named, **default), None if deadline is None else time.monotonic() + deadline)
 
 
@@ -495,7 +508,7 @@ def _until(options: Options, end: float | None) -> _Options:
 
 
 class Client(_Base[Evolution, Iterator[Result]]):
-    """Client of a running service. Thread-safe.
+    """Client of a running service. Thread-safe; can be pickled.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from msgspec.inspect import BoolType, FloatType
 
 from nightjar_alerts.core.schemas import TABLE_COLUMNS, arrow_type, columns
 from nightjar_alerts.core.serializer import encode_json
-from nightjar_alerts.models.common import without_surrogates
+from nightjar_alerts.models.common import how_to_install, without_surrogates
 from nightjar_alerts.names import printable, spreadsheet_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ SUFFIXES: Final = (".csv", ".jsonl", ".parquet", ".vot")
 COMPRESSED: Final = (".csv.gz", ".jsonl.gz")
 SEPARATOR: Final = ";"
 """Separator of classes in a prediction set and of warnings, in formats without lists."""
-_EXTRA: Final = "pip install 'nightjar-alerts[tables]'"
 
 
 class OutputError(ValueError):
@@ -206,4 +205,4 @@ def _import(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         library = name.partition(".")[0]
-        raise OutputError(f"{library} is not installed: {_EXTRA}") from error
+        raise OutputError(f"{library} is not installed: {how_to_install('tables')}") from error

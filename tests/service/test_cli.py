@@ -76,7 +76,7 @@ def test_command_without_onnxruntime_names_the_extra(module: str, extra: str) ->
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "onnxruntime" in ended.stderr
-    assert f"pip install 'nightjar-alerts[{extra}]'" in ended.stderr
+    assert f"pip install '.[{extra}]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

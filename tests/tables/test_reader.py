@@ -648,3 +648,11 @@ def test_table_position_that_is_not_in_degrees_is_left_out(position: tuple[objec
     rows = [(*row, *position) for row in ROWS]
     for item in read_table(csv_of(rows, (*NAMES, "ra", "dec"))):
         assert (item.ra, item.dec) == (None, None)
+
+
+def test_table_position_out_of_range_is_counted_and_named() -> None:
+    rows = [(*row, 10, -95) for row in ROWS]
+    table = read_table(csv_of(rows, (*NAMES, "ra", "dec")))
+    objects = list(table)
+    assert table.report.to_dict()["objects_without_position"] == len(objects)
+    assert f"{len(objects)} of {len(objects)} objects ({objects[0].object_id}" in table.report.lines()[-1]

@@ -107,6 +107,21 @@ def test_option_that_changes_nothing_is_an_error(options: dict[str, Any]) -> Non
         read(csv("name,mjd,mag,magerr", "a,{mjd},{mag},0.05"), **{"band": "r"} | options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mag_system": "AB"}, "mag_system is given and changes nothing"),
+        ({"upper_limits": "use"}, "upper_limits is given and changes nothing, because no upper limit is read"),
+        ({"limit_sigma": 3.0}, "limit_sigma is given and changes nothing, because upper_limits is not 'use'"),
+        ({"filter_numbers": "ztf"}, "filter_numbers is given and changes nothing, because no filter is a number"),
+        ({"mag_err": -1.0}, "mag_err is"),
+    ],
+)
+def test_option_that_changes_nothing_in_a_table_of_fluxes_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        read(csv("name,mjd,band,flux_ujy,flux_err", "a,{mjd},{band},{mag},0.5"), **options)
+
+
 def test_band_of_a_table_with_columns_by_filter_is_refused() -> None:
     data = csv("SN,MJD,Vmag,e_Vmag,Bmag,e_Bmag", "a,{mjd},{mag},0.05,{mag},0.06")
     assert {str(name) for item in read(data) for name in item.band} == {"B", "V"}

@@ -28,6 +28,18 @@ def test_the_debug_pipeline_simulates_every_class(pipeline: Pipeline) -> None:
     assert len(read_dataset(pipeline.data)) == 20 * PER_CLASS
 
 
+def test_simulate_onto_an_existing_file_needs_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "x.parquet"
+    out.write_text("precious")
+    arguments = ["simulate", "--out", str(out), "--per-class", "1", "--classes", "Ia", "--workers", "1"]
+    with pytest.raises(SystemExit, match="--overwrite replaces it"):
+        main(arguments)
+    assert out.read_text() == "precious"
+    main([*arguments, "--overwrite"])
+    assert len(read_dataset(out)) == 1
+    assert "%" not in capsys.readouterr().err  # a bar is for terminals
+
+
 def test_its_bundle_classifies_a_light_curve(pipeline: Pipeline) -> None:
     bundle = load_bundle(pipeline.bundle)
     session, manifest = open_session(bundle.model), bundle.manifest

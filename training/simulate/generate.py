@@ -98,7 +98,7 @@ def simulate(
         for task in _class_tasks(class_names.index(name), n_per_class, seed)
     ]
     about = provenance(dict.fromkeys(names, n_per_class), seed, survey)
-    with tqdm(total=n_per_class * len(names), unit="curve", disable=not progress) as bar:
+    with tqdm(total=n_per_class * len(names), unit="curve", disable=None if progress else True) as bar:
 
         def counted() -> Iterator[LabelledObject]:
             for chunk in _chunks(tasks, workers):

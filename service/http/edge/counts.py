@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import structlog
 
+from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.service.settings import KeyLimits
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _redis_client(url: str, seconds: float) -> "Redis":
     try:
         from redis.asyncio import Redis
     except ImportError:
-        raise RedisUnavailable("the package redis is not installed: pip install 'nightjar-alerts[serve]'") from None
+        raise RedisUnavailable(f"the package redis is not installed: {how_to_install('serve')}") from None
     try:
         return Redis.from_url(url, socket_connect_timeout=seconds, socket_timeout=seconds)
     except ValueError:  # its message contains the URL, which may have a password

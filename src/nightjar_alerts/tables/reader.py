@@ -207,7 +207,8 @@ class TableReport:
 
     ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
     ``malformed`` rows by reason and ``examples`` of those, ``without_metadata`` objects that ``object_metadata`` lacks,
-    ``contradictory`` objects with other values of the same filter at the same time, ``assumptions`` of the reading.
+    ``contradictory`` objects with other values of the same filter at the same time, ``without_position`` objects whose
+    position is not used, ``assumptions`` of the reading.
     """
 
     objects: int = 0
@@ -218,6 +219,7 @@ class TableReport:
     examples: list[str] = field(default_factory=list)
     without_metadata: list[str] = field(default_factory=list)
     contradictory: list[str] = field(default_factory=list)
+    without_position: list[str] = field(default_factory=list)
     assumptions: int = 0
 
     def lines(self) -> list[str]:
@@ -244,6 +246,12 @@ class TableReport:
                 f"objects with several values of one filter at one time that differ by more than their errors: "
                 f"{len(found)} of {self.objects} ({listed}); they may be several objects"
             )
+        if found := self.without_position:
+            listed = ", ".join(found[:SHOWN_NAMES]) + (", ..." if len(found) > SHOWN_NAMES else "")
+            lines.append(
+                f"positions not used, because right ascension is outside 0 to 360 or declination outside -90 to 90 "
+                f"degrees: {len(found)} of {self.objects} objects ({listed})"
+            )
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,6 +265,7 @@ class TableReport:
             "examples": self.examples,
             "objects_without_metadata": len(self.without_metadata),
             "contradictory_objects": len(self.contradictory),
+            "objects_without_position": len(self.without_position),
             "assumptions": self.assumptions,
         }
 
@@ -421,6 +430,7 @@ class Table:
         self._objects_read: list[_ObjectRead] = []
         self._metadata_read: dict[int, dict[str, list[float]]] = {}
         self._positions: dict[int, tuple[float, float]] = {}
+        self._misplaced: set[int] = set()
 
     def _decide_kind(self) -> None:
         """Find out from the values of up to :data:`CHECKED_OBJECTS` objects whether the flux is total.
@@ -592,6 +602,8 @@ class Table:
         report.points += len(points)
         if _is_contradictory(points):
             report.contradictory.append(name)
+        if number in self._misplaced and number not in self._positions:
+            report.without_position.append(name)
         for reason, bad in rejected.items():
             if reason == "unknown filter":
                 report.unknown_filters.update(str(name) for name in band[bad])
@@ -705,7 +717,10 @@ class Table:
         batch with the object count.
         """
         ra, dec = (_first_numbers(batch[name]) for name in self._layout.position)
-        rows = np.flatnonzero((keys != NAMELESS) & is_position(ra, dec))
+        is_valid = is_position(ra, dec)
+        rows = np.flatnonzero((keys != NAMELESS) & is_valid)
+        is_stated = np.isfinite(ra) & np.isfinite(dec) & ~np.isin(dec, list(SENTINELS))
+        self._misplaced.update(np.unique(keys[(keys != NAMELESS) & is_stated & ~is_valid]).tolist())
         objects, starts, counts = np.unique(np.sort(keys[rows]), return_index=True, return_counts=True)
         middle = starts + (counts - 1) // 2
         middles = [each[rows][np.lexsort((each[rows], keys[rows]))][middle].tolist() for each in (ra, dec)]

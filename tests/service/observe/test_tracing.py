@@ -18,7 +18,7 @@ from nightjar_alerts.service.observe.metrics import STAGES
 from nightjar_alerts.service.observe.tracing import TracingError, tracing_to
 from support.edge import Live, Network, curve, live, loader, wait_until
 
-pytest.importorskip("opentelemetry.proto", reason="opentelemetry is missing: pip install 'nightjar-alerts[otel]'")
+pytest.importorskip("opentelemetry.proto", reason="opentelemetry is missing: pip install '.[otel]'")
 from support.collector import Collector, attributes, collector
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -211,5 +211,5 @@ print([name for name in sys.modules if name.startswith(behind)])
 def test_tracing_to_without_the_otel_extra_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nightjar_alerts.service.observe.trace_exporter", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(TracingError, match=r"pip install 'nightjar-alerts\[otel\]'"):
+    with pytest.raises(TracingError, match=r"pip install '.\[otel\]'"):
         tracing_to("http://localhost:4318/v1/traces", 1.0)
