@@ -150,6 +150,7 @@ def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None
             columns.survey,
             ra=columns.ra,
             dec=columns.dec,
+            reference_flux=columns.reference_flux,
         )
         if valid
         else None

@@ -77,6 +77,8 @@ class LightCurve:
     described_filters : band used for each filter that the sender described by its wavelength.
     warnings : probable errors in the values (:mod:`models.checks`).
     ra, dec : position of the object, degrees, ICRS; both None if it is unknown. Networks do not see it.
+    reference_flux : flux that was subtracted from total flux, nJy, by filter; empty for difference flux. Networks do
+        not see it; pictures show the sum.
     """
 
     mjd: Float64
@@ -94,10 +96,19 @@ class LightCurve:
     warnings: tuple[PhotometryWarning, ...] = ()
     ra: float | None = None
     dec: float | None = None
+    reference_flux: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of observations."""
         return len(self.mjd)
+
+    def total_flux(self) -> Float64 | None:
+        """Return the total flux, nJy, from which the reference was subtracted; None for difference flux."""
+        if not self.reference_flux:
+            return None
+        level_of_filter = np.array([self.reference_flux.get(name, np.nan) for name in FILTERS])
+        total = self.flux + level_of_filter[self.band]
+        return total if all_true(np.isfinite(total)) else None
 
     def rows(self, chosen: Bool | Int64) -> "LightCurve":
         """Return the light curve with only the selected observations; ``chosen`` is a mask or indices."""
@@ -118,6 +129,7 @@ class LightCurve:
         survey: str = "",
         ra: float | None = None,
         dec: float | None = None,
+        reference_flux: Mapping[str, float] | None = None,
     ) -> "LightCurve":
         """Build and validate a light curve. Of several rows with the same time and band, the most precise is kept.
 
@@ -129,6 +141,7 @@ class LightCurve:
             ``|flux| >= 5 flux_err``.
         flux_unit : unit of ``flux`` and ``flux_err``.
         ra, dec : position, degrees, for which :func:`is_position` holds; or None for both.
+        reference_flux : nJy, by filter, whatever the ``flux_unit``.
 
         Raises
         ------
@@ -147,7 +160,20 @@ class LightCurve:
         if rows is not None:
             days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]
         repeats = 0 if rows is None else int(np.sum(~rows))
-        return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id, survey, repeats, ra=ra, dec=dec)
+        return cls(
+            days,
+            flux32,
+            err32,
+            bands,
+            flags,
+            dict(metadata or {}),
+            object_id,
+            survey,
+            repeats,
+            ra=ra,
+            dec=dec,
+            reference_flux=reference_flux or {},
+        )
 
     def with_warnings(self, check_total: bool = True) -> "LightCurve":
         """Return the light curve with the warnings of :func:`models.checks.photometry_warnings` added."""
@@ -178,6 +204,7 @@ class Columns:
     survey: str = ""
     ra: float | None = None
     dec: float | None = None
+    reference_flux: Mapping[str, float] = field(default_factory=dict)
 
     def light_curve(self) -> LightCurve:
         """Build the light curve; raises LightCurveError at the first invalid value."""
@@ -193,6 +220,7 @@ class Columns:
             self.survey,
             self.ra,
             self.dec,
+            self.reference_flux,
         )
 
 
@@ -215,10 +243,14 @@ def is_position(ra: ArrayLike, dec: ArrayLike) -> Bool:
 
 def without_reference(
     flux: ArrayLike, band: Sequence[Any] | NDArray[Any], reference: Mapping[str, float] | None = None
-) -> Float64:
-    """Return total flux, shape (n,), minus the reference flux of each band, or its median flux if there is none.
+) -> tuple[Float64, dict[str, float]]:
+    """Subtract from total flux, shape (n,), the reference flux of each band, or its median flux if there is none.
 
     Columns of different length are returned unchanged; building the light curve then reports the error.
+
+    Returns
+    -------
+    The difference flux, and the flux that was subtracted by the name of the band.
     """
     total = np.array(flux, dtype=np.float64)
     number_of_name: dict[int | str, int] = {}
@@ -228,13 +260,16 @@ def without_reference(
     else:  # numbers, because an array of strings would allocate the length of the longest for every row
         bands = np.array([number_of_name.setdefault(NAMES.get(name, name), len(number_of_name)) for name in band])
     level_of_band = {number_of_name.get(NAMES.get(name, name)): level for name, level in (reference or {}).items()}
+    used: dict[int, float] = {}
     if total.shape == bands.shape and total.ndim == 1:
         with np.errstate(invalid="ignore"):  # inf - inf is NaN, which the check for finite values reports
             for number in np.unique(bands):
                 rows = bands == number
                 level = level_of_band.get(int(number))
-                total[rows] -= np.median(total[rows]) if level is None else level
-    return total
+                used[int(number)] = float(np.median(total[rows])) if level is None else level
+                total[rows] -= used[int(number)]
+    names = {number: FILTERS[name] if isinstance(name, int) else name for name, number in number_of_name.items()}
+    return total, {names[number]: level for number, level in used.items() if number in names}
 
 
 def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:

@@ -25,6 +25,7 @@ from nightjar_alerts.classifier import BLOCK
 from nightjar_alerts.core.adapter import Arrays
 from nightjar_alerts.core.result import PhotometryWarning
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
+from nightjar_alerts.models.photometry import magnitude_of
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.tables import TableError
@@ -577,6 +578,43 @@ def test_result_picture_names_filters_not_used_and_warnings_and_draws_symbols(cl
     assert "warnings=['total_flux']" in repr(warned)
     assert "looks like total flux" in warned._repr_html_()
     assert "total_flux" in Results([warned])._repr_html_()
+
+
+def star() -> dict[str, Any]:
+    """Return the columns of a variable star between 14.2 and 15.1 magnitudes."""
+    mjd = 55_000.3 + 7.13 * np.arange(90)
+    mag = 14.65 + 0.45 * np.sin(2 * np.pi * mjd / 0.57)
+    return {"mjd": mjd, "band": ["V"] * 90, "mag": mag, "mag_err": [0.03] * 90, "flux_kind": "total"}
+
+
+@pytest.mark.parametrize("as_table", [True, False])
+def test_result_picture_of_total_flux_shows_the_magnitudes_that_were_given(
+    classifier: Classifier, tmp_path: Path, as_table: bool
+) -> None:
+    columns = star()
+    rows = zip(columns["mjd"], columns["mag"], strict=True)
+    text = "mjd,band,mag,mag_err\n" + "".join(f"{mjd},V,{mag},0.03\n" for mjd, mag in rows)
+    (tmp_path / "star.csv").write_text(text)
+    result = classifier.classify(tmp_path / "star.csv")[0] if as_table else classifier.classify(**columns)
+    assert result.light_curve is not None
+    total = result.light_curve.total_flux()
+    assert total is not None
+    offset = 0.02 if as_table else 0.0  # V of a table is a Vega magnitude
+    np.testing.assert_allclose(np.sort(magnitude_of(total)), np.sort(columns["mag"]) + offset, atol=1e-5)
+    picture = result.to_svg()
+    assert "AB magnitude" in picture
+    assert "not detected" not in picture
+    assert [f">{mag}<" in picture for mag in ("14.5", "15.0")] == [True, True]
+
+
+def test_result_picture_of_faint_total_flux_has_open_symbols_below_5_sigma(classifier: Classifier) -> None:
+    columns = star()
+    flux = np.where(np.arange(90) % 9, 3000.0, 100.0)
+    picture = classifier.classify(
+        mjd=columns["mjd"], band=["g"] * 90, flux=flux, flux_err=[100.0] * 90, flux_kind="total"
+    ).to_svg()
+    assert ">flux (nJy)<" in picture
+    assert picture.count('fill="#fff"') == 10 + 1  # and the legend
 
 
 def test_evolution_in_a_notebook_lists_its_steps(classifier: Classifier) -> None:

@@ -174,6 +174,28 @@ def test_position_is_kept_and_returned() -> None:
     assert (again.ra, again.dec) == (10.5, -3.0)
 
 
+def test_total_flux_is_returned_as_it_was_given_and_read_again_as_the_same() -> None:
+    flux, band = [3000.0, 3100.0, 3500.0, 900.0, 800.0], ["g", "g", "g", "r", "r"]
+    curve = read(
+        mjd=[1.0, 2.0, 3.0, 1.5, 2.5], flux=flux, flux_err=[9.0] * 5, band=band, flux_kind="total", flux_unit="uJy"
+    )
+    assert isinstance(curve, LightCurve)
+    assert curve.reference_flux == {"g": 3.1e6, "r": 8.5e5}
+    members = light_curve_out(curve)
+    assert members["flux"].tolist() == [1000.0 * value for value in flux]
+    again = read(**members)
+    assert isinstance(again, LightCurve)
+    assert (again.flux.tolist(), again.detected.tolist()) == (curve.flux.tolist(), curve.detected.tolist())
+
+
+def test_reference_of_filters_that_stand_for_one_is_unknown() -> None:
+    filters = {"F475W": {"wavelength_nm": 475}, "F480X": {"wavelength_nm": 480}}
+    bands = ["F475W", "F480X", "F480X"]
+    curve = read(mjd=[1, 2, 3], flux=[9, 5, 6], flux_err=[1] * 3, band=bands, filters=filters, flux_kind="total")
+    assert isinstance(curve, LightCurve)
+    assert curve.total_flux() is None
+
+
 @pytest.mark.parametrize("position", [{}, {"ra": None}, {"ra": float("nan"), "dec": np.float64("nan")}])
 def test_position_that_is_unknown_is_left_out(position: dict[str, Any]) -> None:
     curve = read(**position)

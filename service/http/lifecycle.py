@@ -150,6 +150,13 @@ class Service:
         except (NotReady, UnknownModel) as error:
             raise self._no_model(error) from None
 
+    def select_routed(self, *, routing_key: str = "") -> dict[str, ModelHandle]:
+        """Return the models that light curves are routed to, by alias; raises as :meth:`select_model`."""
+        try:
+            return self.models.router.select_routed(routing_key=routing_key)
+        except (NotReady, UnknownModel) as error:
+            raise self._no_model(error) from None
+
     def _no_model(self, error: Exception) -> ProblemError:
         if isinstance(error, NotReady):
             return self.not_ready()

@@ -8,6 +8,7 @@ A canary serves a percentage of the requests for a name. Only the routing key (t
 an object always gets the same version, and an object that gets the canary at 5 % still gets it at 20 %.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from nightjar_alerts.core.classify import within_domain
 from nightjar_alerts.core.items import Item
 from nightjar_alerts.core.serializer import Role
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.routing import DEFAULT, route
+from nightjar_alerts.routing import DEFAULT, ROUTED_ALIASES, route
 from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
 from nightjar_alerts.service.registry.serving import ModelHandle, ServedModel
 from nightjar_alerts.service.registry.shadow import Shadow
@@ -27,6 +28,23 @@ class Canary(NamedTuple):
 
     version: str
     percent: float
+
+
+def route_item(
+    item: Item,
+    find: Callable[[str], ModelHandle | None],
+    default: Callable[[], ModelHandle],
+    survey: str = "",
+    substitute: bool = True,
+) -> tuple[ModelHandle, Item]:
+    """Return the model for an item, and the item, or a :class:`Skipped` if it is outside every domain.
+
+    Parameters are those of :func:`routing.route`.
+    """
+    curve = item if isinstance(item, LightCurve) else None
+    chosen = route(curve, survey, find, default, substitute)
+    handle = replace(chosen.model, subtypes=chosen.subtypes) if chosen.subtypes else chosen.model
+    return handle, within_domain(item, chosen.outside)
 
 
 @dataclass(slots=True)
@@ -84,16 +102,19 @@ class ModelRouter:
         survey : survey of the item, unless the light curve has one.
         substitute : if False, use no other model for light curves outside the domain of the first, or for subtypes.
         """
-        curve = item if isinstance(item, LightCurve) else None
         if name:
             return self.select(name, routing_key=routing_key), item
 
         def find(alias: str) -> ModelHandle | None:
             return self.select(alias, routing_key=routing_key) if alias in self.aliases else None
 
-        chosen = route(curve, survey, find, lambda: self.select(routing_key=routing_key), substitute)
-        handle = replace(chosen.model, subtypes=chosen.subtypes) if chosen.subtypes else chosen.model
-        return handle, within_domain(item, chosen.outside)
+        return route_item(item, find, lambda: self.select(routing_key=routing_key), survey, substitute)
+
+    def select_routed(self, *, routing_key: str = "") -> dict[str, ModelHandle]:
+        """Return the model of each alias that light curves are routed to, and ``default``; raises as :meth:`select`."""
+        default = {DEFAULT: self.select(routing_key=routing_key)}
+        aliases = (alias for alias in ROUTED_ALIASES if alias in self.aliases)
+        return default | {alias: self.select(alias, routing_key=routing_key) for alias in aliases}
 
     def resolve(self, name: str, routing_key: str = "") -> tuple[Reference, Role]:
         """Return the version to use for a name, and its role.

@@ -19,6 +19,7 @@ from nightjar_alerts.classify_command import (
 )
 from nightjar_alerts.inputs import call_options
 from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.names import printable
 from nightjar_alerts.results import summary_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nightjar_alerts.catalog.partitions import Partition
     from nightjar_alerts.catalog.run import Summary
 
-_EXTRA = "pip install 'nightjar-alerts[onnxruntime,tables]', or [onnxruntime,catalog] for HATS and Dask"
+_EXTRA = f"{how_to_install('onnxruntime,tables')}; [onnxruntime,catalog] is for HATS and Dask"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,8 @@
 """Pictures of results: SVG without any library, and matplotlib plots; HTML tables for notebooks.
 
-A picture shows the light curve (difference flux against time, a colour and a symbol per filter; open symbols for
-non-detections) and the most probable classes, with those of the prediction set in a stronger colour.
+A picture shows the light curve against time: difference flux, or of total flux the AB magnitude (the flux if a point
+has less than 3 sigma). Each filter has a colour and a symbol; open symbols are non-detections. It also shows the most
+probable classes, with those of the prediction set in a stronger colour.
 """
 
 import math
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.photometry import FILTERS
+from nightjar_alerts.models.photometry import DETECTION_SNR, FILTERS, magnitude_of
 from nightjar_alerts.names import printable
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ _INK, _PALE = "#1a202c", "#d5dbe3"
 _TICKS: Final = 5
 _LINE: Final = 130
 """Maximum number of characters in a line of the heading."""
+MAGNITUDE_SIGMA: Final = 3.0
+"""Total flux is shown in magnitudes if every point has this signal-to-noise ratio, as on the web page."""
+_DENSE_POINTS: Final = 1000
+"""Number of points above which symbols are small and error bars faint."""
 _MAX_POINTS: Final = 2000
 """Maximum number of points in a picture; of longer light curves each filter has a random sample of its points."""
 
@@ -95,18 +100,19 @@ class _Axis:
     """Linear axis from data to pixels, with round ticks."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        if not high > low:
+        if high == low:
             low, high = low - 1.0, high + 1.0
         margin = 0.05 * (high - low)
         self.low, self.high, self.start, self.end = low - margin, high + margin, start, end
-        self.step = _round_step((self.high - self.low) / _TICKS)
+        self.step = _round_step(abs(self.high - self.low) / _TICKS)
 
     def __call__(self, value: float) -> float:
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
-        first, last = math.ceil(self.low / self.step), math.floor(self.high / self.step)
+        low, high = sorted((self.low, self.high))
+        first, last = math.ceil(low / self.step), math.floor(high / self.step)
         return [number * self.step for number in range(first, last + 1)]
 
 
@@ -122,7 +128,10 @@ def flux_scale(largest: float) -> tuple[float, str]:
 
 
 class _Points:
-    """Points of a light curve to draw, at most :data:`_MAX_POINTS`, in a suitable unit."""
+    """Points of a light curve to draw, about :data:`_MAX_POINTS` at most.
+
+    ``value`` and ``error`` are fluxes in a suitable unit, or AB magnitudes of total flux (``is_magnitude``).
+    """
 
     def __init__(self, curve: "LightCurve") -> None:
         rows = np.argsort(curve.mjd, kind="stable")
@@ -131,17 +140,32 @@ class _Points:
             rows = _sample(rows, curve.band[rows])
             note = f", {len(rows):,} of {len(curve):,} points"
         self.mjd, self.band, self.detected = curve.mjd[rows], curve.band[rows], curve.detected[rows]
-        scale, self.unit = flux_scale(float(np.abs(curve.flux).max()))
-        self.flux, self.flux_err = curve.flux[rows] / scale, curve.flux_err[rows] / scale
+        total, flux_err = curve.total_flux(), curve.flux_err[rows]
+        flux = (curve.flux if total is None else total)[rows]
+        self.is_magnitude = total is not None and bool((flux >= MAGNITUDE_SIGMA * flux_err).all())
+        if total is not None:
+            self.detected = flux >= DETECTION_SNR * flux_err
+        if self.is_magnitude:
+            self.value, self.error = magnitude_of(flux), 2.5 / math.log(10.0) * flux_err / flux
+            self.detected = np.ones(len(rows), np.bool_)
+            self.value_label = "AB magnitude"
+        else:
+            scale, unit = flux_scale(float(np.abs(flux).max()))
+            self.value, self.error = flux / scale, flux_err / scale
+            self.value_label = f"{'difference ' * (total is None)}flux ({unit})"
         self.bands = [(FILTERS[index], self.band == index) for index in sorted(set(self.band.tolist()))]
+        self.radius, self.opacity = (1.5, 0.15) if len(rows) > _DENSE_POINTS else (3.0, 0.5)
         self.zero = math.floor(float(self.mjd.min()))
         self.time_label = f"MJD - {self.zero} (days){note}"
 
     def limits(self) -> tuple[float, float]:
-        """Return the range of fluxes, extended by the 90th percentile of the errors and including zero."""
-        longest = float(np.quantile(self.flux_err, 0.9))
-        low, high = min(0.0, float(self.flux.min()) - longest), max(0.0, float(self.flux.max()) + longest)
-        return low, high
+        """Return the values at the bottom and at the top, extended by the 90th percentile of the errors.
+
+        Zero flux is among them, and faint magnitudes are at the bottom.
+        """
+        longest = float(np.quantile(self.error, 0.9))
+        low, high = float(self.value.min()) - longest, float(self.value.max()) + longest
+        return (high, low) if self.is_magnitude else (min(0.0, low), max(0.0, high))
 
 
 def _sample(rows: NDArray[np.int64], band: NDArray[Any]) -> NDArray[np.int64]:
@@ -180,19 +204,18 @@ def _panel(curve: "LightCurve") -> list[str]:
     parts.append(f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="{_INK}"/>')
     parts.append(f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 35}" text-anchor="middle">{points.time_label}</text>')
     parts.append(
-        f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">'
-        f"difference flux ({points.unit})</text>"
+        f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">{points.value_label}</text>'
     )
     parts.append('<g clip-path="url(#panel)">')
-    for name, rows in points.bands:
-        colour, symbol = FILTER_STYLES[name]
-        columns = (days[rows], points.flux[rows], points.flux_err[rows], points.detected[rows])
-        for day, flux, error, detected in zip(*(column.tolist() for column in columns), strict=True):
-            parts.append(
-                f'<path d="M{x(day)} {y(flux - error)}V{y(flux + error)}" stroke="{colour}" stroke-opacity=".5"/>'
-                f'<path d="{_symbol(symbol, x(day), y(flux), 3)}" stroke="{colour}" '
-                f'fill="{colour if detected else "#fff"}"/>'
-            )
+    columns = (points.band, days, points.value, points.error, points.detected)  # by time: no filter hides another
+    for band, day, value, error, detected in zip(*(column.tolist() for column in columns), strict=True):
+        colour, symbol = FILTER_STYLES[FILTERS[band]]
+        parts.append(
+            f'<path d="M{x(day)} {y(value - error)}V{y(value + error)}" stroke="{colour}" '
+            f'stroke-opacity="{points.opacity}"/>'
+            f'<path d="{_symbol(symbol, x(day), y(value), points.radius)}" stroke="{colour}" '
+            f'fill="{colour if detected else "#fff"}"/>'
+        )
     parts.append("</g>")
     legend = [(name, *FILTER_STYLES[name], True) for name, _ in points.bands]
     if not points.detected.all():
@@ -282,13 +305,13 @@ def _draw_light_curve(result: "Result", ax: Any) -> None:
     points = _Points(curve)
     for name, rows in points.bands:
         (colour, symbol), detected = FILTER_STYLES[name], points.detected
-        style = {"fmt": symbol, "color": colour, "markersize": 4, "elinewidth": 0.8}
+        style = {"fmt": symbol, "color": colour, "markersize": 4 / 3 * points.radius, "elinewidth": 0.8}
         days = points.mjd - points.zero
         for chosen, look in ((rows & detected, {}), (rows & ~detected, {"markerfacecolor": "none"})):
             label = name if look == {} else None
-            ax.errorbar(days[chosen], points.flux[chosen], points.flux_err[chosen], label=label, **style, **look)
+            ax.errorbar(days[chosen], points.value[chosen], points.error[chosen], label=label, **style, **look)
     y = _Axis(*points.limits(), 0, 1)
-    ax.set(xlabel=points.time_label, ylabel=f"difference flux ({points.unit})", ylim=(y.low, y.high))
+    ax.set(xlabel=points.time_label, ylabel=points.value_label, ylim=(y.low, y.high))
     ax.legend(fontsize="small")
 
 

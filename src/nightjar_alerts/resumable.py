@@ -14,29 +14,25 @@ from pathlib import Path
 from typing import IO, Any, Final
 from uuid import uuid4
 
+from nightjar_alerts.models.common import replacing
+
 if sys.platform != "win32":
     import fcntl
 
-UNFINISHED: Final = ".part-"
-"""Beginning of the names of files that are being written. HATS, pyarrow and ``nightjar`` do not read such files."""
+UNFINISHED: Final = ".part"
+"""Part of the names of hidden files that are being written. HATS, pyarrow and ``nightjar`` do not read such files."""
 
 
 @contextmanager
 def published(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file beside ``path``, which replaces ``path`` when the block ends without an error.
+    """Yield the path of a hidden file that replaces ``path`` when the block ends without an error.
 
-    The content reaches the disk before the name does, so that a power failure leaves no truncated file either. The
-    name is unique, because a scheduler may run the same task twice at once.
+    Its name is unique on all machines, because a scheduler may run the same task on two workers at once.
     """
-    temporary = path.with_name(f"{UNFINISHED}{uuid4().hex[:12]}-{path.name}")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    suffix = f".{uuid4().hex[:12]}{UNFINISHED}{''.join(path.suffixes)}"
+    with replacing(path, suffix, shared=True) as partial:
+        yield partial
+    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -65,7 +61,7 @@ def lock(file: IO[bytes]) -> bool:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files that killed processes have left in a folder and its subfolders."""
-    for path in folder.rglob(f"{UNFINISHED}*"):
+    for path in folder.rglob(f".*{UNFINISHED}*"):
         path.unlink(missing_ok=True)
 
 

@@ -195,7 +195,7 @@ def interrupted(tmp_path: Path, catalog: Any) -> Path:
     (source / "night-01.parquet").write_bytes(b"PAR1 and no more")
     assert len(catalog(source).failed) == 1
     (tmp_path / "aside").rename(source / "night-01.parquet")
-    (tmp_path / "out" / ".part-0123-night-01.parquet").write_bytes(b"half")
+    (tmp_path / "out" / ".night-01.parquet.1.2.0123.part.parquet").write_bytes(b"half")
     return source
 
 
@@ -204,7 +204,7 @@ def test_catalog_interrupted_is_continued_without_repeats(tmp_path: Path, catalo
     summary = catalog(source)
     assert (summary.earlier, summary.partitions, summary.rows) == (1, 1, 5)
     assert content(tmp_path / "out")["object_id"].to_pylist() == [str(10**17 + number) for number in range(5)]
-    assert not list((tmp_path / "out").glob(".part-*"))
+    assert not list((tmp_path / "out").glob(".*.part*"))
 
 
 @pytest.mark.parametrize(

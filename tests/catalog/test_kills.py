@@ -18,7 +18,7 @@ FILES = 12
 
 
 def written(output: Path) -> set[Path]:
-    return {path.relative_to(output) for path in output.rglob("*.parquet")}
+    return {path.relative_to(output) for path in output.rglob("[!.]*.parquet")}
 
 
 def killed_and_completed(source: Path, output: Path, kills: int, seed: int) -> int:
@@ -45,7 +45,7 @@ def killed_and_completed(source: Path, output: Path, kills: int, seed: int) -> i
 def check(output: Path, undisturbed: Path) -> None:
     """Check that two outputs have the same files and rows, up to rounding of probabilities."""
     assert written(output) == written(undisturbed)
-    assert not list(output.rglob(".part-*"))
+    assert not list(output.rglob(".*.part*"))
     one, other = content(output), content(undisturbed)
     assert one["object_id"].to_pylist() == other["object_id"].to_pylist()
     for name in one.column_names:
@@ -91,7 +91,7 @@ def test_catalog_killed_on_hats_equals_an_undisturbed_run(tmp_path: Path) -> Non
 
 def test_catalog_killed_leaves_no_worker_behind(tmp_path: Path) -> None:
     source, output = of_parquet(tmp_path, 100), tmp_path / "out"
-    command = [*COMMAND, source, output, "--workers", "2", *QUIET]
+    command = [*COMMAND, str(source), str(output), "--workers", "2", *QUIET]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         while running.poll() is None and not written(output):
             time.sleep(0.01)

@@ -101,9 +101,10 @@ def test_from_columns_two_rows_of_one_time_and_band_keeps_the_most_precise(order
 
 
 def test_total_flux_loses_the_median_of_each_band() -> None:
-    flux = without_reference([10.0, 12.0, 17.0, 100.0, 104.0], ["g", "g", "g", "y", "Y"])
+    flux, levels = without_reference([10.0, 12.0, 17.0, 100.0, 104.0], ["g", "g", "g", "y", "Y"])
     assert flux.tolist() == [-2.0, 0.0, 5.0, -2.0, 2.0]
-    assert without_reference([1.0, 2.0], ["g"]).tolist() == [1.0, 2.0]  # whose fault is named elsewhere
+    assert levels == {"g": 12.0, "Y": 102.0}
+    assert without_reference([1.0, 2.0], ["g"])[0].tolist() == [1.0, 2.0]  # whose fault is named elsewhere
 
 
 def test_a_long_name_takes_no_room_in_every_place() -> None:

@@ -43,7 +43,7 @@ function Warnings({ result, model }) {
 }
 
 /** `step` is null, or {night, mjd, detections} of an earlier time that the result belongs to. */
-export function Answer({ result, survey, model, description, points, step, source, text, back }) {
+export function Answer({ result, survey, model, description, points, total, step, source, text, back }) {
   const name = shortName(result.object_id || source.name);
   const classified = result.status === "classified";
   const measured = isMeasured(model); // undefined: not known
@@ -54,7 +54,7 @@ export function Answer({ result, survey, model, description, points, step, sourc
       <h2 id="answer-title" class="object" tabindex="-1">${name}</h2>
       <p class="muted">
         ${survey && survey !== "unknown" && html`<span class="chip">${survey}</span> `}
-        ${points ? summary(points) : source.name}
+        ${points ? summary(points, total) : source.name}
       </p>
       ${back}
     </div>

@@ -10,7 +10,7 @@ import { InputBar, KeyForm } from "./input_bar.js";
 import { LightCurvePanel } from "./light_curve_panel.js";
 import { contentOf } from "./link.js";
 import { ObjectTable, TableReading } from "./object_table.js";
-import { canBeDrawn, firstDetection, pointsOf } from "./photometry.js";
+import { canBeDrawn, firstDetection, isTotal, pointsOf } from "./photometry.js";
 import { percent, Probabilities, shortName } from "./probabilities.js";
 import { Problem } from "./problem.js";
 import { SAMPLES } from "./samples.js";
@@ -301,6 +301,7 @@ function App() {
       model=${model}
       description=${description}
       points=${points}
+      total=${isTotal(object.curve)}
       step=${step && { ...step, night }}
       source=${source}
       text=${source.text}
@@ -312,6 +313,7 @@ function App() {
           points &&
           html`<${LightCurvePanel}
           points=${points}
+            total=${isTotal(object.curve)}
           view=${view}
           onView=${(part) => update({ view: { ...latest.current.view, ...part } })}
           until=${step ? step.mjd : Infinity}

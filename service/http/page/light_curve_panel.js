@@ -55,15 +55,15 @@ function FoldControls({ points, view, onView }) {
     }`;
 }
 
-export function LightCurvePanel({ points, view, onView, until, name }) {
+export function LightCurvePanel({ points, total, view, onView, until, name }) {
   const styles = useMemo(() => stylesOf(points), [points]);
-  const epoch = firstDetection(points);
+  const epoch = total ? points[0].mjd : firstDetection(points);
   const toggle = (band) => {
     const hidden = new Set(view.hidden);
     hidden.delete(band) || hidden.add(band);
     onView({ hidden });
   };
-  const detections = points.filter((point) => point.detected);
+  const detections = total ? [] : points.filter((point) => point.detected);
   return html`<section class="panel" aria-labelledby="light-curve-title">
     <div class="bar-of-title">
       <h2 id="light-curve-title">Light curve</h2>
@@ -88,6 +88,7 @@ export function LightCurvePanel({ points, view, onView, until, name }) {
     <${Legend} styles=${styles} points=${points} hidden=${view.hidden} onToggle=${toggle} />
     <${LightCurvePlot}
       points=${points}
+      total=${total}
       styles=${styles}
       hidden=${view.hidden}
       magnitudes=${view.magnitudes}

@@ -8,6 +8,8 @@ import { linear, padded } from "./scales.js";
 
 const TOP = 44;
 const NEAR = 24; // px within which a point is described
+const DENSE = 1000; // observations above which points are small and have no outline
+const LAYERS = 8; // of a dense plot, each with a share of the points of every band, so that no band hides the others
 
 /** Position of a point in a plot of magnitudes or fluxes: {value, low, high, limit}; null where it has none. */
 function placed(point, magnitudes, unit) {
@@ -49,7 +51,7 @@ function rangeOf(marks) {
   return padded([low, high], 0.06, Math.max(0.05, 0.01 * Math.abs(low), 0.01 * Math.abs(high)));
 }
 
-function describe(mark, epoch) {
+function describe(mark, epoch, total) {
   const { point } = mark;
   const night = (point.mjd - epoch).toFixed(1).replace("-", "−");
   const when = `${point.band}, MJD ${point.mjd.toFixed(3)} (day ${night})`;
@@ -60,15 +62,15 @@ function describe(mark, epoch) {
       ? `${magnitude(point.flux).toFixed(2)} ± ${magnitudeError(point).toFixed(2)} mag`
       : `> ${upperLimit(point).toFixed(2)} mag (5σ)`;
   const state = point.detected ? "detection" : "no detection";
-  return `${when}: ${flux}, ${mag}, ${state}`;
+  return total ? `${when}: ${flux}, ${mag}` : `${when}: ${flux}, ${mag}, ${state}`;
 }
 
 /**
- * @param points as from pointsOf; `styles` as from stylesOf; `hidden` names of bands that are not shown
+ * @param points as from pointsOf; `total` whether they are fluxes of the whole source; `styles` as from stylesOf; `hidden` names of bands that are not shown
  * @param domain times shown; `epoch` time of day 0; `until` time after which points are shown faint
  * @param period days, or null for a plot over time
  */
-export function LightCurvePlot({ points, styles, hidden, magnitudes, period, domain, epoch, until, onZoom, name }) {
+export function LightCurvePlot({ points, total, styles, hidden, magnitudes, period, domain, epoch, until, onZoom, name }) {
   const [ref, width] = useWidth();
   const [near, setNear] = useState(null);
   const [dragged, setDragged] = useState(null);
@@ -97,11 +99,14 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
   const low = !magnitudes && lowest > 0 && lowest < 0.6 * high ? 0 : lowest; // fluxes of a difference start at zero
   const y = linear(magnitudes ? [high, low] : [low, high], [bottom, TOP]);
   const within = (value) => Math.max(TOP - 2, Math.min(bottom + 2, y(value)));
-  const radius = points.length > 400 ? 2.8 : points.length > 150 ? 3.4 : 4.2;
+  const dense = points.length > DENSE;
+  const radius = dense ? 1.4 : points.length > 400 ? 2.8 : points.length > 150 ? 3.4 : 4.2;
 
-  const paths = styles.map(({ name: band, color, symbol }) => {
+  const layers = Array.from({ length: dense ? LAYERS : 1 }, (_, layer) => (dense ? marks.filter((_, i) => i % LAYERS === layer) : marks));
+  const drawn = layers.flatMap((layer, index) => styles.map((style) => ({ ...style, layer, key: `${style.name} ${index}` })));
+  const paths = drawn.map(({ name: band, color, symbol, layer, key }) => {
     const parts = { bars: "", full: "", open: "", limits: "", later: "", laterBars: "" };
-    for (const mark of marks) {
+    for (const mark of layer) {
       if (mark.point.band !== band) continue;
       const at = x(mark.x);
       const to = y(mark.value);
@@ -113,9 +118,9 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       }
       const bar = `M${at.toFixed(1)},${within(mark.low).toFixed(1)}V${within(mark.high).toFixed(1)}`;
       parts[faint ? "laterBars" : "bars"] += bar;
-      parts[faint ? "later" : mark.point.detected ? "full" : "open"] += markerPath(symbol, at, to, radius);
+      parts[faint ? "later" : mark.point.detected ? "full" : "open"] += markerPath(dense ? "circle" : symbol, at, to, radius);
     }
-    return html`<g key=${band} class=${`band band-${color}`}>
+    return html`<g key=${key} class=${`band band-${color}${dense ? " dense" : ""}`}>
       <path class="later" d=${parts.later + parts.laterBars} />
       <path class="bars" d=${parts.bars} />
       <path class="open" d=${parts.open} />
@@ -156,7 +161,8 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
   const legend = [
     magnitudes && `▽ Upper limits${points.some((point) => point.limit) ? "" : " (5σ)"}: ${limits} of ${count(points.length, "observation")}.`,
     magnitudes && withoutMagnitude > 0 && `${withoutMagnitude} with negative flux have no magnitude; Flux shows them.`,
-    points.some((point) => !point.detected && !point.limit) && "Open symbols: no detection.",
+    points.some((point) => !point.detected && !point.limit) && `Open symbols: ${total ? "below 5σ" : "no detection"}.`,
+    dense && `${count(points.length, "observation")}, without symbols of the bands.`,
     !magnitudes && limits > 0 && "▽ Upper limits.",
     !period && until < Infinity && "Faint: observed after the time of the slider.",
     period ? "Point at an observation for its values." : "Point at an observation for its values (or use the arrow keys); drag to zoom.",
@@ -173,12 +179,12 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       tabindex="0"
       onKeyDown=${onKey}
       onBlur=${() => setNear(null)}
-      aria-label=${`Light curve of ${name}: ${kind} ${over}. ${summary(points)}.`}
+      aria-label=${`Light curve of ${name}: ${kind} ${over}. ${summary(points, total)}.`}
       data-plot="light-curve"
     >
       <${AxisY} scale=${y} left=${MARGIN.left} right=${right} label=${magnitudes ? "AB magnitude" : `Flux (${unit.name})`} />
       <${AxisX} scale=${x} top=${TOP} bottom=${bottom} label=${period ? "Phase" : "MJD (TAI)"} wanted=${width / 80} />
-      ${!period && html`<${AxisNights} scale=${x} epoch=${epoch} top=${TOP} wanted=${width / 80} />`}
+      ${!period && html`<${AxisNights} scale=${x} epoch=${epoch} top=${TOP} wanted=${width / 80} start=${total ? "observation" : "detection"} />`}
       ${!magnitudes && low <= 0 && high > 0 && html`<line class="zero" x1=${MARGIN.left} x2=${right} y1=${y(0)} y2=${y(0)} />`}
       ${paths}
       ${!period && until < Infinity && until >= x.domain[0] && html`<${Cursor} x=${x(until)} top=${TOP} bottom=${bottom} />`}
@@ -201,7 +207,7 @@ export function LightCurvePlot({ points, styles, hidden, magnitudes, period, dom
       />
     </svg>
     <p class="reading" aria-live="polite">
-      ${near ? describe(near, epoch) : legend.filter(Boolean).join(" ")}
+      ${near ? describe(near, epoch, total) : legend.filter(Boolean).join(" ")}
     </p>
   </div>`;
 }

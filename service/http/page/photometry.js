@@ -59,6 +59,9 @@ export function pointsOf(curve) {
   return points.sort((a, b) => a.mjd - b.mjd);
 }
 
+/** True if the fluxes are those of the whole source, such as a variable star, which has no detections in difference images. */
+export const isTotal = (curve) => curve?.flux_kind === "total";
+
 /** True where the columns are there to draw a light curve. */
 export function canBeDrawn(curve) {
   const size = curve?.mjd?.length;
@@ -81,16 +84,16 @@ export function firstDetection(points) {
   return (points.find((point) => point.detected) || points[0]).mjd;
 }
 
-/** A sentence about the light curve for screen readers. */
-export function summary(points) {
+/** A sentence about the light curve for screen readers; detections are not counted for `total` flux. */
+export function summary(points, total = false) {
   const detections = points.filter((point) => point.detected);
   const bands = stylesOf(points).map(({ name }) => name);
   const days = (points.at(-1).mjd - points[0].mjd).toFixed(1);
   const brightest = detections.filter((point) => point.flux > 0).sort((a, b) => b.flux - a.flux)[0];
   const peak = brightest
-    ? `; brightest detection ${magnitude(brightest.flux).toFixed(2)} mag in ${brightest.band} at MJD ${brightest.mjd.toFixed(2)}`
+    ? `; brightest ${total ? "at" : "detection"} ${magnitude(brightest.flux).toFixed(2)} mag in ${brightest.band} at MJD ${brightest.mjd.toFixed(2)}`
     : "";
-  return `${count(points.length, "observation")} in ${bands.join(", ")}${days > 0 ? ` over ${days} days` : ""}, ${count(detections.length, "detection")}${peak}`;
+  return `${count(points.length, "observation")} in ${bands.join(", ")}${days > 0 ? ` over ${days} days` : ""}${total ? "" : `, ${count(detections.length, "detection")}`}${peak}`;
 }
 
 export function count(number, noun, plural = `${noun}s`) {

@@ -37,7 +37,7 @@ export function AxisX({ scale, top, bottom, label, wanted }) {
 }
 
 /** Second horizontal axis above the plot: days since an epoch. */
-export function AxisNights({ scale, epoch, top, wanted }) {
+export function AxisNights({ scale, epoch, top, wanted, start: first = "detection" }) {
   const days = ticks(
     scale.domain.map((value) => value - epoch),
     wanted,
@@ -52,7 +52,7 @@ export function AxisNights({ scale, epoch, top, wanted }) {
       </g>`,
     )}
     <line class="frame" x1=${start} x2=${end} y1=${top} y2=${top} />
-    <text class="label" x=${(start + end) / 2} y=${top - 24} text-anchor="middle">Days since the first detection</text>
+    <text class="label" x=${(start + end) / 2} y=${top - 24} text-anchor="middle">Days since the first ${first}</text>
   </g>`;
 }
 

@@ -17,7 +17,7 @@ response before the first result was sent, and a last line ``{"problem": ...}`` 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,7 +27,6 @@ from typing import Any, Final, cast
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from nightjar_alerts.core.classify import within_domain
 from nightjar_alerts.core.decoding import decode_lines
 from nightjar_alerts.core.errors import InvalidLightCurve
 from nightjar_alerts.core.items import Item, Outcome
@@ -35,7 +34,7 @@ from nightjar_alerts.core.result import ClassifierProvenance
 from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.core.validation import validate_light_curves
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.routing import outside_domain
+from nightjar_alerts.routing import DEFAULT
 from nightjar_alerts.service.engine.errors import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected, get_content_coding, replay
 from nightjar_alerts.service.http.edge.budget import Reservation
@@ -54,9 +53,16 @@ from nightjar_alerts.service.http.endpoint import (
 from nightjar_alerts.service.http.formats import NDJSON_TYPE, encode_ndjson
 from nightjar_alerts.service.http.lifecycle import get_service
 from nightjar_alerts.service.http.query import ClassifyQuery
-from nightjar_alerts.service.http.results import ClassifyResults, build_curve_results, get_serializer, get_surveys
+from nightjar_alerts.service.http.results import (
+    ClassifyResults,
+    build_curve_results,
+    get_serializer,
+    get_serializers,
+    get_surveys,
+)
 from nightjar_alerts.service.inference import InferOptions
-from nightjar_alerts.service.registry.serving import ModelHandle, acquired
+from nightjar_alerts.service.registry.router import route_item
+from nightjar_alerts.service.registry.serving import ModelHandle, acquired, infer_many
 
 GROUP_LINES: Final = 64
 """Maximum number of lines that are classified together: enough for a batch, few enough for early results."""
@@ -78,7 +84,7 @@ class StreamedResponse(Response, ABC):
         del self.headers["content-length"]  # 0 for a Response without content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the request; all of it is classified by the same version of the model."""
+        """Handle the request; all of it is classified by the same versions of the models."""
         client_id, started = get_client_id(self.request), False
 
         async def send_recorded(message: Message) -> None:
@@ -88,9 +94,13 @@ class StreamedResponse(Response, ABC):
 
         self.service.streams.acquire(client_id)  # a separate limit, because streams last long
         try:
-            handle = self.service.select_model(self.query.model, routing_key=get_routing_key(self.request))
-            with acquired([handle]), self.service.budget.reserve(client_id) as reservation:
-                classifier = LineClassifier(self.request, handle, self.query)
+            key, name = get_routing_key(self.request), self.query.model
+            if name:
+                handles = {DEFAULT: self.service.select_model(name, routing_key=key)}
+            else:
+                handles = self.service.select_routed(routing_key=key)
+            with acquired(handles.values()), self.service.budget.reserve(client_id) as reservation:
+                classifier = LineClassifier(self.request, handles, self.query)
                 self.headers["Nightjar-Model"] = classifier.model
                 await self.run(classifier, reservation, receive, send_recorded)
         except ClientDisconnected:
@@ -126,7 +136,11 @@ class NdjsonResponse(StreamedResponse):
 
 
 class LineClassifier:
-    """Classifies the lines of one stream with one model.
+    """Classifies the lines of one stream, each with the model that it is routed to, as light curves of other requests.
+
+    Parameters
+    ----------
+    handles : models by alias. The response names ``default``; results of other models have a member ``model``.
 
     Raises
     ------
@@ -134,10 +148,10 @@ class LineClassifier:
         422 for an invalid prior or deadline.
     """
 
-    def __init__(self, request: Request, handle: ModelHandle, query: ClassifyQuery) -> None:
+    def __init__(self, request: Request, handles: Mapping[str, ModelHandle], query: ClassifyQuery) -> None:
         self._request, self._service = request, get_service(request)
-        self._handle, self._query = handle, query
-        self._serializer = get_serializer(handle, query.prior, self._service.settings.prior)
+        self._handles, self._handle, self._query = handles, handles[DEFAULT], query
+        self._serializer = get_serializer(self._handle, query.prior, self._service.settings.prior)
         self._infer_options()
 
     @property
@@ -181,9 +195,14 @@ class LineClassifier:
     async def _classify(
         self, curves: Sequence[LightCurve | InvalidLightCurve], options: InferOptions, wait: bool
     ) -> ClassifyResults:
-        outcomes = await self._infer(curves, options, wait)
+        routed = [self._route(curve) for curve in curves]
+        handles, items = [handle for handle, _ in routed], [item for _, item in routed]
+        serializers = get_serializers(handles, self._query.prior, self._service.settings.prior)
+        outcomes = await self._infer(handles, items, options, wait)
         timings = Timings(self._service.metrics)
-        results = build_curve_results([self._serializer] * len(curves), outcomes, curves, self._query)
+        results = build_curve_results(serializers, outcomes, curves, self._query)
+        for result, serializer in zip(results.results, serializers, strict=True):
+            result.model = None if serializer.provenance == self.provenance else serializer.provenance
         if self._service.live is not None:
             self._service.live.publish(results.results, get_surveys(curves))
         timings.stage("encode")
@@ -196,13 +215,18 @@ class LineClassifier:
         """Return the inference options of light curves that arrive now."""
         return infer_options(self._request, self._service.settings, monotonic(), self._query.deadline_ms)
 
+    def _route(self, curve: LightCurve | InvalidLightCurve) -> tuple[ModelHandle, Item]:
+        """Return the model for a light curve, and the item to classify."""
+        if self._query.model:
+            return self._handle, curve
+        return route_item(curve, self._handles.get, lambda: self._handle)
+
     async def _infer(
-        self, curves: Sequence[LightCurve | InvalidLightCurve], options: InferOptions, wait: bool
+        self, handles: Sequence[ModelHandle], items: Sequence[Item], options: InferOptions, wait: bool
     ) -> list[Outcome]:
-        items = [self._check_domain(curve) for curve in curves]
         while True:
             try:
-                return await self._handle.infer(items, options)
+                return await infer_many(handles, items, options)
             except DeadlineExceeded as error:
                 return await self._fail(items, error)
             except Overloaded as error:
@@ -211,12 +235,6 @@ class LineClassifier:
                 if (seconds := (options.deadline or 0.0) - monotonic()) <= 0:
                     return await self._fail(items, DeadlineExceeded())
                 await asyncio.sleep(min(error.retry_after, seconds))
-
-    def _check_domain(self, curve: LightCurve | InvalidLightCurve) -> Item:
-        """Skip a light curve outside the domain of the model, as a stream uses no other model."""
-        if self._query.model or not isinstance(curve, LightCurve):
-            return curve
-        return within_domain(curve, outside_domain(curve, self._handle.bundle.manifest))
 
     async def _fail(self, items: Sequence[Item], error: DeadlineExceeded) -> list[Outcome]:
         """Return outcomes of items whose deadline has passed; invalid light curves keep their errors."""

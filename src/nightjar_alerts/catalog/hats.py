@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from nightjar_alerts.catalog.bands import least_margin
 from nightjar_alerts.catalog.partitions import Partition, digest_of, opened
+from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.resumable import published
 from nightjar_alerts.tables import TableError
 
@@ -33,7 +34,7 @@ def library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise TableError("HATS catalogues need hats: pip install 'nightjar-alerts[catalog]'") from error
+        raise TableError(f"HATS catalogues need hats: {how_to_install('catalog')}") from error
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from nightjar_alerts.catalog.partition import (
 from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, partitions_of
 from nightjar_alerts.catalog.reading import TableReading
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.resumable import differences, lock, published, remove_unfinished
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.files import is_hats
@@ -516,7 +517,7 @@ def _executor(request: Request) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise CatalogError("--scheduler needs dask: pip install 'nightjar-alerts[catalog]'") from error
+        raise CatalogError(f"--scheduler needs dask: {how_to_install('catalog')}") from error
     try:
         client = Client(request.scheduler, timeout=CONNECT_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:

@@ -20,8 +20,10 @@ MAGNITUDES: Final = (-5.0, 40.0)
 AB_ZERO_POINT_JY: Final = 3631.0
 
 
-def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Array]:
+def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Array, dict[str, float]]:
     """Return the flux and its error of every point, in the flux unit of the light curve; NaN for an upper limit.
+
+    The third value is the flux that was subtracted from total flux, in the same unit, by the name of the filter.
 
     Parameters
     ----------
@@ -39,14 +41,15 @@ def to_fluxes(sent: LightCurveIn, columns: Mapping[str, Any]) -> tuple[Array, Ar
     if sent.reference_flux is not UNSET and sent.flux_kind != "total":
         raise LightCurveError("/reference_flux", "not_applicable", "needs flux_kind total")
     if sent.flux_kind != "total":
-        return flux, flux_err
+        return flux, flux_err, {}
     used, band = columns["upper_limit"], columns["band"]
     if used is None or not used.any():
-        return without_reference(flux, band, _references(sent)), flux_err
+        difference, levels = without_reference(flux, band, _references(sent))
+        return difference, flux_err, levels
     rows = np.flatnonzero(~used)  # upper limits do not count for medians
     total = np.array(flux, np.float64)
-    total[rows] = without_reference(total[rows], _take(band, rows), _references(sent))
-    return total, flux_err
+    total[rows], levels = without_reference(total[rows], _take(band, rows), _references(sent))
+    return total, flux_err, levels
 
 
 def check_errors(name: str, column: Any) -> None:

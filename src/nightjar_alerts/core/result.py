@@ -116,11 +116,17 @@ class LightCurveOut(Record, kw_only=True):
     object_id: str
     survey: str
     mjd: Annotated[Column, Meta(description="days, MJD (TAI)")]
-    flux: Annotated[Column, Meta(description="difference fluxes, nJy")]
+    flux: Annotated[Column, Meta(description="fluxes, nJy; difference fluxes if `flux_kind` is absent")]
     flux_err: Annotated[Column, Meta(description="standard errors of flux, nJy")]
     band: list[str]
-    detected: list[bool]
+    detected: Annotated[list[bool] | None, Meta(description="absent for total flux")] = None
     metadata: dict[str, float]
+    flux_kind: Annotated[Literal["total"] | None, Meta(description="total if `flux` is that of the whole source")] = (
+        None
+    )
+    reference_flux: Annotated[
+        dict[str, float] | None, Meta(description="flux of each filter that is subtracted from total flux, nJy")
+    ] = None
     ra: Annotated[float | None, Meta(description="right ascension of the object, degrees, ICRS")] = None
     dec: Annotated[float | None, Meta(description="declination of the object, degrees, ICRS")] = None
 

@@ -302,8 +302,14 @@ def evolution_document(history: History, results: Sequence[ResultFields]) -> Evo
 
 
 def light_curve_out(curve: LightCurve) -> LightCurveOut:
-    """Return a light curve in the format of ``/v1/classify``; its columns are arrays until they are encoded."""
+    """Return a light curve in the format of ``/v1/classify``; its columns are arrays until they are encoded.
+
+    Total flux is returned as it was given, with the reference flux, so that both are as they were if it is sent again.
+    """
     columns: dict[str, Any] = {name: getattr(curve, name) for name in ("mjd", "flux", "flux_err", "detected")}
+    if (total := curve.total_flux()) is not None:  # detections are those of the difference, which is formed again
+        columns |= {"flux": total, "detected": None}
+        columns |= {"flux_kind": "total", "reference_flux": dict(curve.reference_flux)}
     return LightCurveOut(
         object_id=curve.object_id,
         survey=curve.survey,

@@ -38,7 +38,7 @@ from nightjar_alerts.models.checks import PhotometryWarning
 from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
 from nightjar_alerts.models.metadata import LARGEST, METADATA_COLUMNS, clean_metadata, implausible_metadata
-from nightjar_alerts.models.photometry import NAMES, nearest_band
+from nightjar_alerts.models.photometry import FILTERS, NAMES, NJY_PER_UNIT, FluxUnit, nearest_band
 from nightjar_alerts.tables import TableObject
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
     try:
         used = None if columns["upper_limit"] is None else _measured_rows(columns)
         # Medians are per filter, so they are subtracted before filters are mapped to bands.
-        flux, flux_err = to_fluxes(sent, columns)
+        flux, flux_err, levels = to_fluxes(sent, columns)
     except LightCurveError as error:
         return InvalidLightCurve([_to_field_error(error, parent)], short_id(sent.object_id))
     mjd, band, detected = columns["mjd"], columns["band"], columns["detected"]
@@ -202,9 +202,25 @@ def _to_columns(sent: LightCurveIn, max_points: int, binary_columns: bool, paren
         mjd, flux, flux_err = mjd[used], flux[used], flux_err[used]
         band = [band[row] for row in used.tolist()] if isinstance(band, list) else band[used]
         detected = None if detected is None else np.asarray(detected, np.bool_)[used]
+    survey, reference = sent.survey.lower(), _reference_of_filters(levels, described, sent.flux_unit)
     return Columns(
-        mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, sent.survey.lower(), sent.ra, sent.dec
+        mjd, flux, flux_err, band, detected, metadata, object_id, sent.flux_unit, survey, sent.ra, sent.dec, reference
     )
+
+
+def _reference_of_filters(
+    levels: Mapping[str, float], described: Mapping[str, str], flux_unit: FluxUnit
+) -> dict[str, float]:
+    """Return the reference flux in nJy by known filter; empty if two filters that stand for one have different ones."""
+    found: dict[str, float] = {}
+    for name, level in levels.items():
+        band = described.get(name, name)
+        if band not in NAMES:
+            return {}  # the light curve is invalid
+        known = FILTERS[NAMES[band]]
+        if found.setdefault(known, level) != level:
+            return {}
+    return {name: level * NJY_PER_UNIT[flux_unit] for name, level in found.items()}
 
 
 def _find_type_errors(

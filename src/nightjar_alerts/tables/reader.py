@@ -158,9 +158,10 @@ class TableObject:
         """Return the points of a mask, or all, as columns from which a light curve is built."""
         bands = list(self.band[keep])
         is_total = self.flux_kind == "total"
+        flux, levels = without_reference(self.flux[keep], bands) if is_total else (self.flux[keep], {})
         return Columns(
             self.mjd[keep],
-            without_reference(self.flux[keep], bands) if is_total else self.flux[keep],
+            flux,
             self.flux_err[keep],
             bands,
             None if self.detected is None or is_total else self.detected[keep],
@@ -169,6 +170,7 @@ class TableObject:
             survey=self.survey,
             ra=self.ra,
             dec=self.dec,
+            reference_flux=levels,
         )
 
     def completed(self, curve: LightCurve) -> LightCurve:

@@ -59,6 +59,42 @@ def test_classify_ztf_supernova_has_class_and_subtype(edge: Live) -> None:
     assert subtype["model"]["name"] == "astro-moe-ztf"
 
 
+def table(curve: dict[str, Any]) -> bytes:
+    """Return a light curve as a CSV of ZTF's forced photometry."""
+    names = "name,mjd,filter,flux,fluxerr,zp,magsys"
+    rows = zip(curve["mjd"], curve["band"], curve["flux"], curve["flux_err"], strict=True)
+    lines = [f"a,{mjd},ztf{band},{flux},{error},31.4,ab" for mjd, band, flux, error in rows]
+    return "\n".join([names, *lines]).encode()
+
+
+def test_every_interface_gives_the_subtype_of_a_ztf_supernova(edge: Live) -> None:
+    curve = supernova(survey="ztf", metadata={})
+    (expected,) = classify(edge, curve)
+    lines = b"".join(json.dumps(line).encode() + b"\n" for line in (supernova(), curve))
+    _, _, stream = edge.ask("POST", "/v1/classify", lines, {"Content-Type": "application/x-ndjson"})
+    plain, streamed = map(json.loads, stream.splitlines())
+    assert "subtype" not in plain
+    path = '/v1/tables?options={"survey":"ztf"}'
+    _, _, reply = edge.ask("POST", path, table(supernova()), {"Content-Type": "text/csv"})
+    _, tabled, _ = map(json.loads, reply.splitlines())
+    for found in (streamed, tabled):
+        assert found["subtype"]["model"] == expected["subtype"]["model"]
+        assert "model" not in found
+    assert streamed["subtype"]["probabilities"] == expected["subtype"]["probabilities"]
+    assert tabled["subtype"]["class"] == expected["subtype"]["class"]
+
+
+def test_stream_names_the_model_of_a_line_that_another_one_classifies(edge: Live) -> None:
+    vega = supernova(band=["BP", "RP"] * 12)
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in (vega, supernova()))
+    _, _, stream = edge.ask("POST", "/v1/classify", body, {"Content-Type": "application/x-ndjson"})
+    outside, inside = map(json.loads, stream.splitlines())
+    status, reply = edge.post("/v1/classify", {"light_curves": [supernova(), vega]})
+    assert status == 200
+    for found, expected in zip((inside, outside), reply["results"], strict=True):
+        assert (found["status"], found.get("model")) == (expected["status"], expected.get("model"))
+
+
 def test_classify_ztf_variable_star_has_no_subtype(edge: Live) -> None:
     plain, ztf = classify(edge, variable(), variable(survey="ztf"))
     assert plain.keys() == ztf.keys()

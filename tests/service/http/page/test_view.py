@@ -382,6 +382,37 @@ def test_page_magnitudes_of_differences_show_every_upper_limit(open_page: OpenPa
     assert sum(path.count("M") for path in drawn) == int(said[1]) > 100
 
 
+def test_page_variable_star_in_a_table_has_the_magnitudes_of_the_table(open_page: OpenPage) -> None:
+    page = open_page()
+    mjd = 55_000.3 + 7.13 * np.arange(90)
+    mag = 14.65 + 0.45 * np.sin(2 * np.pi * mjd / 0.57)
+    text = "mjd,band,mag,mag_err\n" + "".join(f"{t},V,{m},0.03\n" for t, m in zip(mjd, mag, strict=True))
+    page.set_input_files("input[name=files]", {"name": "star.csv", "mimeType": "text/csv", "buffer": text.encode()})
+    expect(page.locator(".object")).to_have_text("star")
+    expect(page.locator(".identity")).to_contain_text("brightest at 14.22 mag in V")
+    expect(page.locator(".identity")).not_to_contain_text("detection")
+    page.get_by_role("button", name="Magnitude").click()
+    plot = page.locator("svg[data-plot=light-curve]")
+    assert (plot.locator(".full").get_attribute("d") or "").count("M") == 90
+    assert not plot.locator(".limits").get_attribute("d")
+    content = save(page, "Light curve (CSV)")[1].decode()
+    shown_mag = sorted(float(row["mag_ab"]) for row in csv.DictReader(io.StringIO(content)))
+    assert shown_mag == pytest.approx(sorted(mag + 0.02), abs=1e-3)  # AB of Vega magnitudes in V
+
+
+def test_page_light_curve_of_thousands_of_points_shows_every_band(open_page: OpenPage) -> None:
+    page = open_page()
+    mjd = np.linspace(58_000, 60_000, 4000)
+    flux = 3000 + 500 * np.sin(mjd)
+    columns = {"mjd": mjd.tolist(), "flux": flux.tolist(), "flux_err": [100.0] * 4000, "band": ["g", "r"] * 2000}
+    paste(page, json.dumps({"object_id": "many", **columns}))
+    expect(page.locator(".object")).to_have_text("many")
+    layers = page.locator("svg[data-plot=light-curve] .dense").evaluate_all(
+        "all => all.map((one) => one.className.baseVal)"
+    )
+    assert [name.split()[1] for name in layers] == ["band-g", "band-r"] * 8
+
+
 def test_page_single_negative_flux_has_an_axis_with_signs_and_its_error(open_page: OpenPage) -> None:
     page = open_page()
     paste(page, json.dumps({"object_id": "one", "mjd": [60_000], "flux": [-1230.28], "flux_err": [200], "band": ["r"]}))
