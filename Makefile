@@ -7,7 +7,7 @@
 #   make fast                 run the tests that train nothing and start no broker, service or benchmark
 #   make test                 run `make lint`, install what the tests need and run them: eighteen minutes on two cores
 #   make nightly              run experiments, unshipped networks, benchmarks' tests, brokers, soaks and peers, in parts
-#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, soak or peers
+#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, catalog, soak or peers
 #   make docs                 write the generated tables of docs/
 #   make native               build the native kernels again, after a change of their sources
 #   make bench                measure; writes build/bench.json
@@ -94,7 +94,7 @@ parallel: $(VENV)/.test
 SERIAL = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.serial' tests)
 
 # One after the other, each in less than 80 minutes. Where Kafka, Redis or the network is missing, what needs it is skipped.
-NIGHTLY := experiments networks benchmarks brokers kills soak peers
+NIGHTLY := experiments networks benchmarks brokers kills catalog soak peers
 night = $(call pytest,$@) -m nightly
 
 nightly: $(VENV)/.test programs
@@ -111,7 +111,7 @@ nightly-networks:
 	$(night) $(PARALLEL) tests/models tests/training --ignore tests/training/experiments
 
 nightly-benchmarks:
-	$(night) tests --ignore tests/models --ignore tests/training --ignore tests/service
+	$(night) tests --ignore tests/models --ignore tests/training --ignore tests/service --ignore tests/catalog
 
 nightly-brokers:
 	NIGHTJAR_SOAK=1 $(night) tests/service --ignore tests/service/stream/cluster/test_kills.py
@@ -119,6 +119,10 @@ nightly-brokers:
 nightly-kills:
 	SOAK_KILLS=100 $(call pytest,$@-redis) -s tests/service/stream/test_faults.py
 	SOAK_KILLS=100 NIGHTJAR_SOAK=1 $(night) -s tests/service/stream/cluster/test_kills.py
+
+nightly-catalog:
+	$(night) -s tests/catalog
+	$(BIN)/python -W ignore -m deploy.bench.catalog --output build/catalog.json
 
 nightly-soak:
 	$(BIN)/python -m deploy.bench.soak
@@ -128,6 +132,7 @@ nightly-peers:
 
 docs: $(VENV)/.test
 	$(BIN)/python -m deploy.pages
+	$(BIN)/python -m deploy.sizing
 
 bench: $(VENV)/.cpu
 	$(BIN)/python -m deploy.bench --output build/bench.json
@@ -154,7 +159,7 @@ LOCKED = $(LOCK) --constraint deploy/constraints.txt --generate-hashes
 
 lock: $(BIN)/uv
 	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
-		--extra tables --extra client --extra plot --extra train --extra dev --output-file deploy/constraints.txt
+		--extra tables --extra catalog --extra client --extra plot --extra train --extra dev --output-file deploy/constraints.txt
 	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
 	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
@@ -202,5 +207,5 @@ $(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.t
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt deploy/build-requirements.txt $(KERNELS) | $(BIN)/python
 	$(INSTALL) $(PIP_ARGS) --require-hashes --requirement deploy/build-requirements.txt
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,tables,train,dev]'
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,tables,catalog,train,dev]'
 	@touch $(VENV)/.cpu $@

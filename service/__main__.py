@@ -1,4 +1,4 @@
-"""The command line: ``nightjar serve | classify | worker | replay | dead-letters | check | demo | settings``.
+"""The command line: ``nightjar serve | classify | catalog | worker | replay | dead-letters | check | demo | settings``.
 
 ``python -m nightjar_alerts.service ...`` is the same.
 """
@@ -29,6 +29,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from nightjar_alerts.catalog_command import main as write_catalog
 from nightjar_alerts.classify_command import main as classify_files
 from nightjar_alerts.core.load import LoadedModel, Timing, check_bundle
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
@@ -84,6 +85,10 @@ class Serve(Settings):
 
 class Classify(BaseModel):
     """Classify light curves and alerts from files, in process or by a service. See nightjar classify --help."""
+
+
+class Catalog(BaseModel):
+    """Classify an archive partition by partition. See nightjar catalog --help."""
 
 
 class Check(BaseModel):
@@ -168,6 +173,7 @@ class Nightjar(BaseSettings):
 
     serve: CliSubCommand[Serve]
     classify: CliSubCommand[Classify]
+    catalog: CliSubCommand[Catalog]
     worker: CliSubCommand[StreamWorker]
     replay: CliSubCommand[Replay]
     dead_letters: CliSubCommand[DeadLetters] = Field(alias="dead-letters")
@@ -227,6 +233,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if arguments[:1] == ["classify"]:  # has its own parser, which needs no web packages
         sys.exit(classify_files(arguments[1:]))
+    if arguments[:1] == ["catalog"]:
+        sys.exit(write_catalog(arguments[1:]))
     if any(_PASSWORD.search(argument) for argument in arguments):
         print(
             "nightjar: a password in an argument is shown to every user of this machine by `ps`: give the address in "

@@ -45,7 +45,7 @@ from nightjar_alerts.inputs import (
     read_request,
     stream_inputs,
 )
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError, load_bundle, pretrained_bundles
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, Bundle, BundleError, load_bundle, pretrained_bundles
 from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
@@ -144,6 +144,11 @@ class Classifier:
     def classes(self) -> tuple[str, ...]:
         """Classes of the default model, in the order of the probabilities."""
         return tuple(self._default.bundle.manifest.classes.names)
+
+    @property
+    def bundles(self) -> Mapping[str, Bundle]:
+        """Bundle of each model that light curves may be routed to, by the alias of the model in the service."""
+        return {alias: model.bundle for alias, model in self._models.items()}
 
     @overload
     def classify(

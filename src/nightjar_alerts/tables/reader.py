@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.checks import PhotometryWarning, kind_of_source
-from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, is_position, without_reference
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, is_position, without_reference
 from nightjar_alerts.models.metadata import SENTINELS, clean_metadata, implausible_metadata
 from nightjar_alerts.models.photometry import JD_MINUS_MJD, SECONDS_PER_DAY, Float64, mjd_tai_of_mjd
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, TRUSTED, Bounds, TableTooLarge
@@ -140,7 +140,7 @@ class TableObject:
         LightCurveError
             When no point can be used, or a value breaks a rule of the record.
         """
-        keep = self.usable()
+        keep: Any = self.usable() if self.rejected else slice(None)  # a slice copies nothing
         dropped = {reason.replace(" ", "_"): int(bad.sum()) for reason, bad in self.rejected.items()}
         unknown = (
             Counter(str(name) for name in self.band[self.rejected["unknown filter"]])
@@ -148,13 +148,33 @@ class TableObject:
             else Counter()
         )
         dropped.pop("unknown_filter", None)
-        if not keep.any():
+        if not len(self.mjd[keep]):
             listed = ", ".join(f"{count} {reason}" for reason, count in (dropped | dict(unknown)).items())
             raise LightCurveError("", "no_usable_points", f"no point can be used ({listed})" if listed else "no points")
+        curve = self.columns(keep).light_curve()
+        return self.completed(replace(curve, dropped=dropped, unknown_filters=dict(unknown)))
+
+    def columns(self, keep: Any = slice(None)) -> Columns:
+        """Return the points of a mask, or all, as columns from which a light curve is built."""
         bands = list(self.band[keep])
         is_total = self.flux_kind == "total"
         flux, levels = without_reference(self.flux[keep], bands) if is_total else (self.flux[keep], {})
-        metadata = clean_metadata(self.metadata)
+        return Columns(
+            self.mjd[keep],
+            flux,
+            self.flux_err[keep],
+            bands,
+            None if self.detected is None or is_total else self.detected[keep],
+            clean_metadata(self.metadata),
+            self.object_id,
+            survey=self.survey,
+            ra=self.ra,
+            dec=self.dec,
+            reference_flux=levels,
+        )
+
+    def completed(self, curve: LightCurve) -> LightCurve:
+        """Return a light curve of the columns with the warnings of the object and its values."""
         ignored = [
             PhotometryWarning("implausible_metadata", f"{name} {detail}; it is not used")
             for name, detail in implausible_metadata(self.metadata).items()
@@ -162,20 +182,7 @@ class TableObject:
         for name, (used, other) in self.conflicts.items():
             detail = f"rows have different values in column {name!r}: {used:g}, which is used, and {other:g}"
             ignored.append(PhotometryWarning("conflicting_metadata", detail))
-        curve = LightCurve.from_columns(
-            self.mjd[keep],
-            flux,
-            self.flux_err[keep],
-            bands,
-            None if self.detected is None or is_total else self.detected[keep],
-            metadata,
-            self.object_id,
-            survey=self.survey,
-            ra=self.ra,
-            dec=self.dec,
-            reference_flux=levels,
-        )
-        curve = replace(curve, dropped=dropped, unknown_filters=dict(unknown), warnings=tuple(ignored))
+        curve = replace(curve, warnings=tuple(ignored)) if ignored else curve
         return curve.with_warnings(check_total=not self.flux_kind)
 
 
@@ -354,6 +361,7 @@ class Table:
         name: str = "",
         bounds: Bounds = FILE_BOUNDS,
         checkpoint: Callable[[], None] = lambda: None,
+        layout: Layout | None = None,
     ) -> None:
         self._bounds = bounds if is_file(data) else TRUSTED
         self._checkpoint = checkpoint
@@ -365,7 +373,11 @@ class Table:
         self._bands: dict[str, int] = {}
         self._band_names = object_column([])
         self._assumptions = 0
+        self._held: tuple[Points, Counter[str]] | None = None
         self._restart()
+        if layout is not None:
+            self._use(layout)
+            return
         sample = next(self._read(None), None)
         if sample is None or not any(len(column) for column in sample.values()):
             examples = "".join(f" ({example})" for example in self._source.problems.examples[:1])
@@ -377,10 +389,21 @@ class Table:
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         self.columns = dict(self._layout.roles.columns)
-        self._held: tuple[Points, Counter[str]] | None = None
         if not self._layout.flux_kind:
             self._decide_kind()
         self._assumptions = sum(guess.is_assumption for guess in self.guesses)
+
+    def _use(self, layout: Layout) -> None:
+        """Read the table as another one. Raises TableError if it lacks a column."""
+        self._layout = layout
+        self.columns = dict(layout.roles.columns)
+        if missing := sorted({*self._names()} - {*self.header}):
+            raise TableError(f"{self.name} has no column {missing[0]!r}, unlike the table before it")
+
+    @property
+    def layout(self) -> Layout:
+        """Meaning of the columns, with which other parts of the same table are read."""
+        return self._layout
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
@@ -440,8 +463,8 @@ class Table:
     def _read(self, names: Sequence[str] | None) -> Iterator[TableColumns]:
         """Yield batches of the source; in a table of alerts the history of an alert ends with its own detection."""
         wanted = names or self.header
-        own = {name: own for name in wanted if (own := _of_alert(name)) in self.header}
-        read = [name for name in dict.fromkeys([*wanted, *own.values()]) if name not in self._lists_of_one]
+        own = self._own(wanted)
+        read = self.stored(wanted)
         for batch in self._source.batches(None if names is None else read):
             self._checkpoint()
             for name, column in batch.items():
@@ -452,6 +475,16 @@ class Table:
                 if not isinstance(values, Lists):
                     batch[name] = Lists(np.arange(len(values) + 1), values)
             yield batch
+
+    def _own(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the field of the alert's own detection for each column of a history."""
+        return {name: own for name in names if (own := _of_alert(name)) in self.header}
+
+    def stored(self, names: Sequence[str] = ()) -> list[str]:
+        """Return the columns of the source that the named columns need, by default those of light curves."""
+        wanted = names or self._names()
+        read = dict.fromkeys([*wanted, *self._own(wanted).values()])
+        return [name for name in read if name not in self._lists_of_one]
 
     # Grouping
 
@@ -562,7 +595,7 @@ class Table:
         if len(self._band_names) < len(self._bands):
             self._band_names = object_column(list(self._bands))
         band = self._band_names[points["band"]]
-        rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code}
+        rejected = {REASONS[code]: codes == code for code in np.unique(codes) if code} if codes.any() else {}
         report, rows = self.report, self.options.object_metadata
         own, columns = dict(rows.get(name, {})), self._layout.metadata
         if rows and name not in rows:
@@ -630,7 +663,7 @@ class Table:
                 continue
             if rule == "nonzero":
                 has_name = "object_id" in self._layout.roles.columns
-                found |= _is_id(column) & ((keys == NAMELESS) | (not has_name))
+                found |= is_object_id(column) & ((keys == NAMELESS) | (not has_name))
             else:
                 found |= _is_moving(column, rule) & is_new
         return found
@@ -881,7 +914,7 @@ EARLIEST_MJD: Final = 15_020.0
 _ABSENT: Final = frozenset({"", "false", "0", "none", "null", "nan", "no", "n", "f"})
 
 
-def _is_id(column: Array) -> Bool:
+def is_object_id(column: Array) -> Bool:
     """Return which values are ids, rather than 0 or missing."""
     return np.array([text.lower() not in _ABSENT for text in texts(column)], np.bool_)
 

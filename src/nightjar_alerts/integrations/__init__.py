@@ -1,0 +1,1 @@
+"""Nightjar in other libraries. Each module needs the library that it is named after."""
