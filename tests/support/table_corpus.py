@@ -42,6 +42,8 @@ class Entry:
     vega : whether magnitudes are Vega's in the filters of :data:`VEGA`. seconds : added to the times.
     left_out : number of points that are not used. extra : further rows. before : lines in front of the table.
     zero_points : of fluxes in counts, by filter.
+    opened : where names, units and zero points were compared with the source, or a public copy of it, in November 2026;
+        empty if the source could not be opened, so that the layout is from memory. negative: whether all fluxes are.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Entry:
     left_out: int = 0
     zero_points: dict[str, float] = field(default_factory=dict)
     options: dict[str, object] = field(default_factory=dict)
+    opened: str = ""
+    negative: bool = False
 
     def text(self) -> str:
         """Return the table."""
@@ -70,7 +74,7 @@ class Entry:
             dn = 10 ** (-0.4 * (mag - zero_point))
             rows.append(
                 self.row.format(
-                    k=k, mjd=MJD[k], jd=MJD[k] + 2_400_000.5, rjd=MJD[k] + 0.5, iso=iso(MJD[k]), mag=mag, err=err,
+                    k=k, date=f"{iso(MJD[k])[:10]}.25", mjd=MJD[k], jd=MJD[k] + 2_400_000.5, rjd=MJD[k] + 0.5, iso=iso(MJD[k]), mag=mag, err=err,
                     band=band, njy=flux, njye=flux * err / PER_MAG, ujy=flux / 1e3, ujye=flux * err / PER_MAG / 1e3,
                     mjy=flux / 1e6, mjye=flux * err / PER_MAG / 1e6, cal=flux / njy(27.5), cale=flux * err / PER_MAG / njy(27.5),
                     dn=dn, dne=dn * err / PER_MAG, zp=zero_point, nmgy=flux / njy(22.5), ivar=(njy(22.5) * PER_MAG / (flux * err)) ** 2,
@@ -86,8 +90,8 @@ class Entry:
         names, found = list(self.bands), []
         for k in range(8):
             band = self.bands[names[k % len(names)]]
-            flux = njy(MAG[k] + (VEGA.get(band, 0.0) if self.vega else 0.0))
-            found.append((band, MJD[k] + self.seconds / 86_400, flux, flux * ERR[k] / PER_MAG))
+            flux = njy(MAG[k] + (VEGA.get(band, 0.0) if self.vega else 0.0)) * (-1 if self.negative else 1)
+            found.append((band, MJD[k] + self.seconds / 86_400, flux, abs(flux) * ERR[k] / PER_MAG))
         return found
 
 
@@ -189,6 +193,7 @@ CORPUS = [
         objects=("68",),
         extra="68,99,2458800.5,58800.0,18.0,0.05,32768,zg,10,20",
         left_out=1,
+        opened="irsa.ipac.caltech.edu/docs/program_interface/ztf_lightcurve_api.html",
     ),
     Entry(
         "ZTF data release of SNAD",
@@ -211,6 +216,7 @@ CORPUS = [
         "https://lasair-ztf.lsst.ac.uk/api",
         "MJD,filter,unforced mag,unforced mag error,unforced mag status,limiting mag",
         "{mjd},{band},{mag},{err},positive,20.1",
+        opened="public readers of Lasair's tables (unforced mag status)",
     ),
     Entry(
         "ATLAS forced photometry",
@@ -220,6 +226,7 @@ CORPUS = [
         {"c": "c", "o": "o"},
         file="AT2019a.txt",
         objects=("AT2019a",),
+        opened="fallingstar-data.com/forcedphot/resultdesc",
     ),
     Entry(
         "ATLAS of the transient server",
@@ -234,6 +241,7 @@ CORPUS = [
         "HJD,UT Date,Camera,FWHM,Limit,mag,mag_err,flux(mJy),flux_err,Filter",
         "{jd},2019-08-05,bA,1.5,17.5,{mag},{err},{mjy},{mjye},{band}",
         {"g": "g"},
+        opened="source of AAVSO's VStar, plug-in for ASAS-SN",
     ),
     Entry(
         "ASAS-SN Sky Patrol 2",
@@ -255,6 +263,7 @@ CORPUS = [
         objects=("40",),
         extra="40,99,G,3500.0,15.0,20000,20,1000,True",
         left_out=1,
+        opened="aanda.org/articles/aa/full_html/2023/06/aa44204-22/T1.html",
     ),
     Entry(
         "Gaia epoch photometry with units",
@@ -265,6 +274,7 @@ CORPUS = [
         vega=True,
         zero_points=GAIA_ZERO_POINTS,
         objects=("40",),
+        opened="gea.esac.esa.int/archive/documentation/GDR3, 20.7.1",
     ),
     Entry(
         "AAVSO download",
@@ -275,6 +285,7 @@ CORPUS = [
         file="aavsodata.txt",
         vega=True,
         objects=("SS CYG",),
+        opened="mintaka.aavso.org/index.php/format-data-file",
     ),
     Entry(
         "AAVSO extended format",
@@ -359,6 +370,7 @@ CORPUS = [
         "diaObjectId,visit,expMidptMJD,band,psfFlux,psfFluxErr,psfDiffFlux,psfDiffFluxErr",
         "61,1{k},{mjd},{band},99999,10,{njy},{njye}",
         objects=("61",),
+        opened="flags in the documentation of DP1 (psfDiffFlux_flag, invalidPsfFlag)",
     ),
     Entry(
         "Rubin alerts of Fink",
@@ -381,6 +393,7 @@ CORPUS = [
         "11,{k},{band},{mjd},149.956,2.119,{jy:.9e},{jye:.9e},0.999,7,25.1",
         {"1": "g", "2": "r"},
         objects=("11",),
+        opened="outerspace.stsci.edu, pages 10257275 and 298812397",
     ),
     Entry(
         "SDSS nanomaggies",
@@ -502,6 +515,7 @@ CORPUS = [
         file="SN2011fe.dat",
         vega=True,
         objects=("SN2011fe",),
+        opened="ultravioletsupernova.blogspot.com/2014/04",
     ),
     Entry(
         "Foundation supernovae",
@@ -652,5 +666,159 @@ CORPUS = [
         "https://www.wis-tns.org",
         "mjd,filter,mag,mag_err,source,telescope",
         "{mjd},{band},{mag},{err},ZTF,P48",
+    ),
+    Entry(
+        "Lasair, fainter than the reference",
+        "https://lasair-ztf.lsst.ac.uk/api",
+        "MJD,filter,unforced mag,unforced mag error,unforced mag status,limiting mag",
+        "{mjd},{band},{mag},{err},negative,20.1",
+        extra="58800.0,g,20.1,,limit,20.1",
+        left_out=1,
+        negative=True,
+        opened="public readers of Lasair's tables (unforced mag status)",
+    ),
+    Entry(
+        "Rubin forced photometry with flags",
+        "https://dp1.lsst.io",
+        "diaObjectId,visit,band,expMidptMJD,psfDiffFlux,psfDiffFluxErr,psfFlux_flag,psfDiffFlux_flag,pixelFlags_bad,invalidPsfFlag",
+        "61,1{k},{band},{mjd},{njy},{njye},True,False,False,False",
+        objects=("61",),
+        extra="61,19,g,58800.0,9e9,10,False,True,False,False\n61,20,g,58801.0,9e9,10,False,False,False,True",
+        left_out=2,
+        opened="flags in the documentation of DP1 and DP2 (psfDiffFlux_flag, invalidPsfFlag)",
+    ),
+    Entry(
+        "AAVSO with discrepant and visual rows",
+        "https://www.aavso.org/data-download",
+        "JD,Magnitude,Uncertainty,HQuncertainty,Band,Observer Code,Validation Flag,Star Name",
+        "{jd},{mag},{err},,{band},XYZ,Z,SS CYG",
+        {"V": "V", "B": "B"},
+        file="aavsodata_1.txt",
+        vega=True,
+        objects=("SS CYG",),
+        extra="2458900.5,<15.0,,,Vis.,XYZ,V,SS CYG\n2458902.5,10.0,0.01,,V,XYZ,T,SS CYG",
+        left_out=2,
+        opened="mintaka.aavso.org/index.php/format-data-file",
+    ),
+    Entry(
+        "ATLAS with rows that were not fitted",
+        "https://fallingstar-data.com/forcedphot/resultdesc/",
+        "###MJD m dm uJy duJy F err chi/N RA Dec x y maj min phi apfit mag5sig Sky Obs",
+        "{mjd} {mag} {err} {ujy} {ujye} {band} 0 1.1 110.1 -20.2 1 2 2 2 -40 -0.4 19.5 20 01a{k}",
+        {"c": "c", "o": "o"},
+        file="job.txt",
+        objects=("job",),
+        extra="58901.1 14.0 0.01 900000 50 o 1 1.1 110.1 -20.2 1 2 2 2 -40 -0.4 19.5 20 01a9",
+        left_out=1,
+        opened="fallingstar-data.com/forcedphot/resultdesc",
+    ),
+    Entry(
+        "PTF at IRSA",
+        "https://irsa.ipac.caltech.edu/data/PTF/gator_docs/ptf_lightcurves_colDescriptions.html",
+        "obsmjd,mag_autocorr,magerr_auto,oid,fid,goodflag,ra,dec",
+        "{mjd},{mag},{err},226831,{band},1,1.1,2.2",
+        {"1": "g", "2": "r"},
+        objects=("226831",),
+        extra="58800.1,15.0,0.01,226831,2,0,1.1,2.2",
+        left_out=1,
+        opened="public readers of IRSA's table (obsmjd, mag_autocorr, magerr_auto, fid 1 g, 2 R)",
+    ),
+    Entry(
+        "DES difference imaging",
+        "https://zenodo.org/records/12720778",
+        "CID,MJD,BAND,FIELD,PHOTFLAG,PHOTPROB,ZPFLUX,PSF,EXPNUM,CCDNUM,OBJID,FLUXCAL,FLUXCALERR",
+        "125,{mjd},{band},X3,4096,0.9,31.1,2,1{k},3,{k},{cal},{cale}",
+        objects=("125",),
+    ),
+    Entry(
+        "CSP, filters in columns and 99.9 for none",
+        "https://csp.obs.carnegiescience.edu/data",
+        "MJD,u,u_err,g,g_err",
+        "{mjd},99.900,99.900,{mag},{err}",
+        G,
+        left_out=8,
+    ),
+    Entry(
+        "AAS machine-readable table, date of zero in the explanation",
+        "https://journals.aas.org/mrt-standards/",
+        "",
+        "{m50:9.3f} {band}   {mag:6.3f} {err:5.3f}",
+        file="tab.txt",
+        objects=("tab",),
+        before='Title: SN 2019a\nTable: Photometry\n================================================================================\nByte-by-byte Description of file: datafile3.txt\n--------------------------------------------------------------------------------\n   Bytes Format Units  Label   Explanations\n--------------------------------------------------------------------------------\n   1-  9 F9.3   d      JD      Julian Date; JD-2450000.5 (1)\n  11     A1     ---    Filt    Filter\n  13     A1     ---    l_mag   Limit flag on mag\n  15- 20 F6.3   mag    mag     ?="" AB magnitude\n  22- 26 F5.3   mag    e_mag   ? Uncertainty in mag\n--------------------------------------------------------------------------------\nNote (1): In the observer\'s frame.\n--------------------------------------------------------------------------------',
+        extra=" 8730.250 g > 20.500      ",
+        left_out=1,
+    ),
+    Entry(
+        "VizieR TSV, filters in columns with limits",
+        "https://vizier.cds.unistra.fr/doc/asu-summary.htx",
+        "_RAJ2000\t_DEJ2000\tSN\tMJD\tl_Vmag\tVmag\te_Vmag\ndeg\tdeg\t \td\t \tmag\tmag\n--------\t--------\t------\t---------\t-\t------\t-----",
+        "010.1000\t+20.2000\t2019a\t{mjd}\t \t{mag}\t{err}",
+        {"V": "V"},
+        before="#\n#   VizieR Astronomical Server vizier.cds.unistra.fr\n#RESOURCE=yCat_123\n#Name: J/ApJ/1/1",
+        file="asu.tsv",
+        vega=True,
+        objects=("2019a",),
+        extra="010.1000\t+20.2000\t2019a\t58800.1\t>\t20.1\t ",
+        left_out=1,
+    ),
+    Entry(
+        "ZTF forced photometry service, all columns",
+        "https://irsa.ipac.caltech.edu/data/ZTF/docs/ztf_zfps_userguide.pdf",
+        "sindex field ccdid qid filter pid infobitssci sciinpseeing zpmaginpsci zpmaginpsciunc diffmaglim zpdiff programid jd rfid forcediffimflux forcediffimfluxunc forcediffimsnr forcediffimfluxap forcediffimfluxuncap nearestrefmag refjdstart procstatus",
+        "{k} 600 1 1 {band} 9{k} 0 2 26.0 0.001 20.5 {zp} 1 {jd} 12 {dn} {dne} 10 5 5 18 1 0",
+        {"ZTF_g": "g", "ZTF_r": "r"},
+        before="# Requested input R.A. = 1.0 degrees\n# ",
+        file="forcedphotometry_req1_lc.txt",
+        objects=("forcedphotometry_req1_lc",),
+        seconds=ZTF_SECONDS,
+        extra="9 600 1 1 ZTF_g 99 0 2 26.0 0.001 20.5 26.3 1 2458900.5 12 null null null 5 5 18 1 56",
+        left_out=1,
+    ),
+    Entry(
+        "names of Ampel's filters",
+        "https://github.com/AmpelProject",
+        "name,mjd,filter,mag,err",
+        "a,{mjd},{band},{mag},{err}",
+        {"ztf::g": "g", "ps1::i": "i", "sdss::u": "u"},
+        objects=("a",),
+    ),
+    Entry(
+        "KAIT, filters in columns",
+        "https://w.astro.berkeley.edu/bait/public_html/kait.html",
+        "MJD,B,B_err",
+        "{mjd},{mag},{err}",
+        {"B": "B"},
+        vega=True,
+    ),
+    Entry(
+        "true for rows to use",
+        "https://pandas.pydata.org",
+        "name,mjd,band,mag,mag_err,is_valid",
+        "a,{mjd},{band},{mag},{err},True",
+        objects=("a",),
+        extra="a,58800.1,g,15.0,0.01,False",
+        left_out=1,
+    ),
+    Entry(
+        "Julian dates in a column of MJD",
+        "https://www.iausofa.org",
+        "name,MJD,band,mag,err",
+        "a,{jd},{band},{mag},{err}",
+        objects=("a",),
+    ),
+    Entry(
+        "JD without 2400000",
+        "https://www.iausofa.org",
+        "name,HJD,band,mag,err",
+        "a,{rjd},{band},{mag},{err}",
+        objects=("a",),
+    ),
+    Entry(
+        "dates with a fraction of a day",
+        "https://www.iausofa.org",
+        "name,date,band,mag,err",
+        "a,{date},{band},{mag},{err}",
+        objects=("a",),
     ),
 ]

@@ -15,6 +15,7 @@ from nightjar_alerts.alerts.packet import Packet
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.tables import TableObject, read_table
+from support.shared import SHARED
 
 fastavro = pytest.importorskip("fastavro")
 pa = pytest.importorskip("pyarrow")
@@ -22,7 +23,6 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "service" / "samples").glob("*.avro"))
-OF_RUBIN = [path for path in SAMPLES if path.name.startswith(("lsst", "elasticc"))]
 LSST = ROOT / "src" / "nightjar_alerts" / "alerts" / "schemas" / "lsst" / "10.0.avsc"
 
 
@@ -65,25 +65,47 @@ def packet_of(data: bytes) -> Packet:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_alert_as_parquet_gives_the_points_of_the_packet(path: Path) -> None:
-    record = record_of(path)
-    packet = packet_of(path.read_bytes())
-    (item,) = parquet(record)
-    assert item.object_id == packet.object_id
-    assert points_of(item.light_curve()) == points_of(packet.curve)
+def test_alert_in_every_form_gives_the_points_of_the_packet(path: Path) -> None:
+    record, packet = record_of(path), packet_of(path.read_bytes())
+    assert_same(record, packet)
+    assert [item.object_id for item in parquet(record)] == [packet.object_id]
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in SAMPLES if path.name.startswith(("lsst", "elasticc"))], ids=lambda path: path.stem
-)
-def test_detections_as_a_long_table_give_the_points_of_the_packet(path: Path) -> None:
-    record = {**record_of(path), "prvDiaForcedSources": None}
-    rows = [record["diaSource"], *(record["prvDiaSources"] or [])]
-    object_id = packet_of(path.read_bytes()).object_id
-    (item,) = read_table([{**row, "diaObjectId": int(object_id)} for row in rows])
-    (joined,) = parquet(record)
-    expected = [point[:4] for point in points_of(joined.light_curve())]
-    assert [point[:4] for point in points_of(item.light_curve())] == expected
+def assert_same(record: dict[str, Any], packet: Packet) -> None:
+    """Compare a packet with its record as JSON, as a row of Parquet, and as a table with a row for each point."""
+    expected = points_of(packet.curve)
+    as_json = packet_of(json.dumps(record, default=str).encode())
+    assert points_of(as_json.curve) == expected
+    (row,) = parquet(record)
+    assert points_of(row.light_curve()) == expected
+    if not record.get("fp_hists"):  # whose rows have other columns than those of detections
+        (long,) = read_table(rows_of(record, packet.object_id))
+        assert (long.object_id, points_of(long.light_curve())) == (packet.object_id, expected)
+
+
+def rows_of(record: dict[str, Any], object_id: str) -> list[dict[str, Any]]:
+    """Return detections and forced photometry of an alert as the rows of one table."""
+    if "candidate" in record:
+        return [{"objectId": object_id, **row} for row in (*(record["prv_candidates"] or []), record["candidate"])]
+    forced = record.get("prvDiaForcedSources") or []
+    rows = [*(record["prvDiaSources"] or []), record["diaSource"], *forced]
+    return [{**row, "diaObjectId": int(object_id)} for row in rows]
+
+
+NEWEST = [
+    max(folder.glob("*.avro"), key=lambda path: path.name)
+    for folder in ([] if SHARED is None else sorted((SHARED / "data" / "alerts").glob("*/*")))
+    if any(folder.glob("*.avro"))
+]
+
+
+@pytest.mark.parametrize("path", NEWEST, ids=lambda path: path.parent.name)
+def test_newest_alert_of_a_real_sample_gives_the_same_points_in_every_form(path: Path) -> None:
+    packets = [packet for packet in read_packet(path.read_bytes()) if isinstance(packet, Packet)]
+    if not path.read_bytes().startswith(b"Obj\x01") or packets[-1].curve is None:
+        pytest.skip("the file has no schema, or no light curve")
+    *_, record = fastavro.reader(io.BytesIO(path.read_bytes()))
+    assert_same({name: value for name, value in record.items() if "utout" not in name}, packets[-1])
 
 
 DETECTIONS = [

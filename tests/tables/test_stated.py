@@ -222,3 +222,45 @@ def test_tess_light_curve_is_total_flux_at_its_stated_times(tmp_path: Path) -> N
 def test_flags_of_more_than_64_bits_are_refused() -> None:
     with pytest.raises(TableError, match="64 bits"):
         TableOptions(bad_flags={"flags": 2**63})
+
+
+@pytest.mark.parametrize(
+    ("names", "question"),
+    [
+        (["u", "v", "b", "y"], "Strömgren"),
+        (["u", "v", "g", "r"], "SkyMapper"),
+        (["g", "r", "X", "Y"], "YSE"),
+    ],
+)
+def test_letters_that_surveys_use_for_other_filters_are_a_question(names: list[str], question: str) -> None:
+    data = csv("name,mjd,filter,mag,magerr", "a,{mjd},{name},{mag},0.05", name=names)
+    with pytest.raises(TableQuestion, match=question) as asked:
+        read(data)
+    assert asked.value.option == "filters"
+    chosen = dict(pair.split("=") for pair in asked.value.choices[0].value.split(","))
+    (item,) = read(data, filters=chosen)
+    assert set(item.band[item.usable()]) <= {"g", "r", "u"}
+
+
+def test_u_of_swift_is_u_of_johnson() -> None:
+    data = csv("name,mjd,filter,mag,magerr", "a,{mjd},{name},{mag},0.05", name=["uvw1", "u", "b"])
+    (item,) = read(data)
+    assert item.band[item.usable()].tolist() == ["U", "B"] * 2
+
+
+@pytest.mark.parametrize("names", ["Jmag,e_Jmag,Kmag,e_Kmag", "w1mpro,w1sigmpro,w2mpro,w2sigmpro"])
+def test_columns_of_infrared_filters_are_named_and_not_read_as_another(names: str) -> None:
+    with pytest.raises(TableError, match="infrared filters, which are not known"):
+        read(csv(f"name,mjd,{names}", "a,{mjd},{mag},0.05,{mag},0.05"))
+
+
+def test_flux_of_a_filter_with_few_magnitudes_has_its_own_zero_point() -> None:
+    zero_points = {"G": 25.6874, "RP": 24.7479}
+    bands = ["G", "G", "G", "G", "G", "RP"]
+    rows = [
+        f"4,{k},{band},{1700.0 + k},{MAG[k]},{10 ** (-0.4 * (MAG[k] - zero_points[band]))},1.0"
+        for k, band in enumerate(bands)
+    ]
+    (item,) = read("\n".join(["source_id,transit_id,band,time,mag,flux,flux_error", *rows]).encode())
+    expected = 10 ** (-0.4 * (MAG[5] + 0.356 - 31.4))
+    np.testing.assert_allclose(item.flux[item.band == "RP"], expected, rtol=1e-4)

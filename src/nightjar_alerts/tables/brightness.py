@@ -157,6 +157,8 @@ def _from_magnitudes(
         flux = np.copysign(flux, mag)
     if (sign := values("sign")) is not None:
         flux = np.where(_is_negative(sign), -flux, flux)
+    elif (status := values("upper_limit")) is not None and is_text(status):  # of Lasair: positive, negative or limit
+        flux = np.where([text.lower() == "negative" for text in texts(status)], -flux, flux)
     flux[implausible] = np.nan
     flux_err[large_error] = np.nan
     return Measured(flux, flux_err, is_limit, code)

@@ -241,6 +241,11 @@ def _find_roles(evidence: Evidence, roles: Roles, options: TableOptions, name: s
         if role in roles.columns:
             continue
         roles = find(evidence, roles, options, role, roles.points)
+    if not roles.nested and "detected" not in {**options.columns, **roles.columns}:
+        named = free(roles, test=lambda name: survey.detection_id in evidence.keys[name]) if survey.detection_id else []
+        if named:
+            roles = replace(roles, columns={**roles.columns, "detection_id": named[0]})
+            roles = roles.guess("", "", f"rows with a number in {named[0]!r} are detections")
     pool = (*roles.points, *evidence.header)
     if roles.all("flux"):
         roles = find_zero_point(evidence, roles, options)

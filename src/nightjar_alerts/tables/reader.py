@@ -589,7 +589,7 @@ class Table:
     def _object(self, number: int, points: Points) -> TableObject:
         name, about = self._objects_read[number]
         stated = self._metadata_read.get(number, {})
-        if self._layout.others:
+        if self._layout.others or "detection_id" in self.columns:
             points = _once(points)
         codes, detected = points["code"], points["detected"]
         if len(self._band_names) < len(self._bands):
@@ -781,7 +781,10 @@ class Table:
         measured = measure(values, columns, filters, layout, self.options)
         points["flux"], points["flux_err"] = measured.flux, measured.flux_err
         is_detected = NOT_STATED if layout.detected is None else int(layout.detected)
-        points["detected"] = self._detected(values("detected"), columns.get("detected", ""), is_detected)
+        if (ids := values("detection_id")) is not None:
+            points["detected"] = _is_id(ids)
+        else:
+            points["detected"] = self._detected(values("detected"), columns.get("detected", ""), is_detected)
         if layout.detected and "mag" in columns:  # rows of a list of detections without a magnitude are limits
             points["detected"][measured.is_limit | ~np.isfinite(measured.flux)] = 0
         if moving.any():

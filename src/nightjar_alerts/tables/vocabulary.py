@@ -158,6 +158,7 @@ class SurveyLayout:
     filters : filter of each name that other surveys use for another one.
     time_scale : ``utc`` if times are converted to TAI. time_shift_seconds : from the stated time to mid-exposure.
     sentinels : numbers that are missing values, by column. flags : rules by column.
+    detection_id : column with a number in rows of detections only, not in those of limits and forced photometry.
     """
 
     name: str = ""
@@ -183,6 +184,7 @@ class SurveyLayout:
     filters: Mapping[str, str] = field(default_factory=dict)
     sentinels: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     flags: Mapping[str, Flag] = field(default_factory=dict)
+    detection_id: str = ""
 
 
 NO_LAYOUT: Final = SurveyLayout()

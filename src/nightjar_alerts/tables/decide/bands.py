@@ -15,6 +15,8 @@ from nightjar_alerts.tables.vocabulary import NUMBERINGS, STRONG_BANDS, filter_a
 SLOAN_CAPITALS: Final = frozenset("UGRIZY")
 ONE_NUMBER: Final = "a value must be one number, and its error another column"
 SHOWN_UNKNOWN: Final = 12
+UVOT: Final = frozenset({"uvw1", "uvm2", "uvw2"})
+_INFRARED: Final = re.compile(r"(?:([JHKLM]s?)_?(?:mag|MAG)|([wW][1-4])(?:_?mag|mpro))(?:_ep)?")
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}")
 _VALUES: Final = frozenset({"value", "mag", "flux"})
 
@@ -56,6 +58,11 @@ def find_band(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
         hint = hint or f" Columns by filter ({', '.join(own)}) need errors: set mag_err to one in mag for all."
     else:
         hint = ""
+    if infrared := [name for name in free(roles) if _INFRARED.fullmatch(last_part(name))]:
+        raise TableError(
+            f"columns {', '.join(infrared)} are of infrared filters, which are not known; to read one of them as "
+            "another filter, name it by columns.mag, and the filter by band"
+        )
     choices = [Choice(name, "") for name in FILTERS]
     raise question(evidence, f"Which filter are the observations in?{hint}", "band", choices)
 
@@ -148,6 +155,9 @@ def decide_filters(evidence: Evidence, roles: Roles, options: TableOptions) -> D
         filters = {"C": "c", "O": "o", **filters}  # of ATLAS
     filters = {**roles.survey.filters, **filters}
     _ask_about_r(roles, options, column, names)
+    _ask_about_letters(column, set(unset) - filters.keys())
+    if "u" in unset and {plain(name) for name in names} & UVOT:
+        filters = {"u": "U", **filters}  # u of Swift's telescope, which is near U
     filters = {**{name: known_filter(name) for name in names}, **filters}
     unknown = [name for name in names if filters[name] is None]
     if unknown and len(unknown) == len(names):
@@ -193,6 +203,22 @@ def _ask_about_r(roles: Roles, options: TableOptions, column: str, names: Sequen
         "filters",
         [Choice("R=r", "r of a survey (AB)"), Choice("R=R", "R of Cousins (Vega)")],
     )
+
+
+def _ask_about_letters(column: str, names: set[str]) -> None:
+    """Raise TableQuestion for letters that stand for other filters in some surveys than the usual ones."""
+    if {"v", "b", "y"} <= names:
+        kind = "Are u, v, b and y those of Strömgren"
+        choices = [Choice("u=,v=,b=,y=", "Strömgren's, which are left out"), Choice("v=V,b=B,y=Y", "B, V and Y")]
+    elif "v" in names and names & {"u", "g"} and not names & {"b", "B", "V"}:
+        kind = "Is v that of SkyMapper (384 nm)"
+        choices = [Choice("v=", "SkyMapper's, which is left out"), Choice("v=V", "V of Johnson")]
+    elif {"X", "Y"} <= names:
+        kind = "Are X and Y g and r of ZTF, as in files of YSE"
+        choices = [Choice("X=g,Y=r", "g and r of ZTF"), Choice("X=,Y=Y", "Y, and X is left out")]
+    else:
+        return
+    raise TableQuestion(f"{kind}, or other filters, in {column!r}?", "filters", choices)
 
 
 def survey_of(roles: Roles, options: TableOptions) -> str:

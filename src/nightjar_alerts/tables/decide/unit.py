@@ -113,7 +113,8 @@ def decide_unit(
     named = evidence.unit(flux) or evidence.unit(roles.columns.get("flux_err", ""))
     if unit := named or roles.survey.unit:
         depths = depths_by_unit(evidence, roles)
-        if not named and depths and not SHALLOWEST <= depths[unit] <= DEEPEST:
+        deepest = POSSIBLE_DEPTH[1] if roles.survey.survey == "lsst" else DEEPEST
+        if not named and depths and not SHALLOWEST <= depths[unit] <= deepest:
             _ask_unit(evidence, flux, depths)
         text = f"fluxes in {flux!r} are in {unit}"
         guesses = () if flux.lower() == "fluxcal" else (Guess("flux_unit", unit, text),)
