@@ -141,12 +141,13 @@ class _Points:
             note = f", {len(rows):,} of {len(curve):,} points"
         self.mjd, self.band, self.detected = curve.mjd[rows], curve.band[rows], curve.detected[rows]
         total, flux_err = curve.total_flux(), curve.flux_err[rows]
-        flux = (curve.flux if total is None else total)[rows]
+        flux: NDArray[np.floating] = (curve.flux if total is None else total)[rows]
         self.is_magnitude = total is not None and bool((flux >= MAGNITUDE_SIGMA * flux_err).all())
         if total is not None:
             self.detected = flux >= DETECTION_SNR * flux_err
         if self.is_magnitude:
-            self.value, self.error = magnitude_of(flux), 2.5 / math.log(10.0) * flux_err / flux
+            self.value: NDArray[np.floating] = magnitude_of(flux)
+            self.error: NDArray[np.floating] = 2.5 / math.log(10.0) * flux_err / flux
             self.detected = np.ones(len(rows), np.bool_)
             self.value_label = "AB magnitude"
         else:

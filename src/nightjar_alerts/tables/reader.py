@@ -782,7 +782,7 @@ class Table:
         points["flux"], points["flux_err"] = measured.flux, measured.flux_err
         is_detected = NOT_STATED if layout.detected is None else int(layout.detected)
         if (ids := values("detection_id")) is not None:
-            points["detected"] = _is_id(ids)
+            points["detected"] = is_object_id(ids)
         else:
             points["detected"] = self._detected(values("detected"), columns.get("detected", ""), is_detected)
         if layout.detected and "mag" in columns:  # rows of a list of detections without a magnitude are limits
