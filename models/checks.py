@@ -49,6 +49,30 @@ SURVEY_DEPTHS: Final[Mapping[str, tuple[float, float]]] = {
 }
 """Depths of the shallowest and deepest light curves of a survey; bright sources have larger errors, so less depth."""
 
+OTHER_SURVEYS: Final = frozenset(
+    {
+        *(
+            "sdss",
+            "snls",
+            "ps1",
+            "yse",
+            "swift",
+            "uvot",
+            "ptf",
+            "iptf",
+            "tess",
+            "kepler",
+            "k2",
+            "hst",
+            "jwst",
+            "catalina",
+        ),
+        *("crts", "css", "asas", "macho", "eros", "linear", "nsvs", "hipparcos", "skymapper", "goto", "blackgem"),
+        *("meerlicht", "decam", "hsc", "plasticc", "mallorn", "csp", "cfa", "kait", "aavso", "wise", "neowise", "wfst"),
+        "rubin",
+    }
+)
+"""Surveys whose depths are not known."""
 MAGNITUDES: Final = (5.0, 32.0)
 MIN_POINTS: Final = 20
 MIN_SPAN_DAYS: Final = 100.0
@@ -82,8 +106,7 @@ def photometry_warnings(
     metadata : of the object.
     """
     found = []
-    if survey and survey not in SURVEY_DEPTHS and (meant := _similar_survey(survey)):
-        detail = f"the survey {survey} is not known: send {meant} if that is meant (known: {', '.join(SURVEY_DEPTHS)})"
+    if survey and (detail := _unknown_survey(survey)):
         found.append(PhotometryWarning("unknown_survey", detail))
     if (depth := _depth_warning(flux, flux_err, survey)) is not None:
         found.append(depth)
@@ -104,6 +127,16 @@ def photometry_warnings(
 
 
 @lru_cache(maxsize=1024)
+def _unknown_survey(name: str) -> str:
+    """Return what to send instead of an unknown survey; empty for a known one."""
+    if name in SURVEY_DEPTHS or name in OTHER_SURVEYS:
+        return ""
+    known = ", ".join(SURVEY_DEPTHS)
+    if meant := _similar_survey(name):
+        return f"the survey {name} is not known: send {meant} if that is meant (known: {known})"
+    return f"the survey {name} is not known, so that it changes nothing (known: {known})"
+
+
 def _similar_survey(name: str) -> str:
     transposed = [known for known in SURVEY_DEPTHS if sorted(known) == sorted(name)]
     return "".join(transposed[:1] or get_close_matches(name, SURVEY_DEPTHS, 1, 0.8))

@@ -55,6 +55,7 @@ from support import alerts, oip, wire
 from support.bodies import read_lines
 from support.edge import curve, settings
 from support.graphs import echo_manifest
+from support.table_corpus import CORPUS
 
 Target = Callable[[bytes], None]
 
@@ -364,6 +365,7 @@ def _tables(form: str) -> list[bytes]:
     csv = [text.encode(), text.replace(" ", ",").encode(), lists.encode(), gzip.compress(text.encode())]
     csv.append(b"SNID: 1\nVARLIST: MJD FLT FLUXCAL FLUXCALERR\nOBS: 60000 g 1.5 0.5\nOBS: 60001 r 2.5 0.5\n")
     csv.append("a;1,5;g\na;2,5;r\n".encode("utf-16"))
+    csv += [entry.text().encode() for entry in CORPUS]
     document = [json.dumps(each).encode() for each in (numeric, [curve], {"objects": [curve]})]
     lines = [b"\n".join(json.dumps(row).encode() for row in each) for each in (numeric, [curve, curve])]
     by_form = {"http": [*csv[:3], *document, *lines], "text": csv, "json": document, "jsonl": lines, "ipac": [IPAC]}

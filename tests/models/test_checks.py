@@ -27,7 +27,7 @@ def reasons(mjd: Any, flux: Any, flux_err: Any, survey: str = "", **options: Any
 
 def test_difference_flux_of_a_supernova_has_no_warning() -> None:
     assert reasons(*supernova()) == []
-    for survey in ("lsst", "ztf", "unheard-of"):
+    for survey in ("lsst", "ztf", "swift"):
         assert reasons(*supernova(), survey) == []
 
 
@@ -74,6 +74,11 @@ def test_survey_with_a_name_close_to_a_known_one_is_noticed(survey: str, meant: 
     (warning,) = photometry_warnings(*supernova(), survey)
     assert warning.reason == "unknown_survey"
     assert f"{survey} is not known: send {meant} if" in warning.detail
+
+
+@pytest.mark.parametrize(("survey", "expected"), [("mysurvey", ["unknown_survey"]), ("swift", []), ("", [])])
+def test_survey_that_is_not_known_is_noticed(survey: str, expected: list[str]) -> None:
+    assert reasons(*supernova(), survey) == expected
 
 
 def test_times_of_ogle_and_asas_are_noticed() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -161,3 +162,14 @@ def test_cli_demo_without_a_model_shows_the_log(
     error = capsys.readouterr().err
     assert "before it was ready" in error
     assert "no readable manifest" in error
+
+
+def test_serve_on_a_taken_port_ends_before_a_model_is_loaded_and_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "nightjar_alerts.service", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert len(lines) == 1
+    assert f"port {port} is taken by another process: set NIGHTJAR_PORT (--port) to a free one" in lines[0]
