@@ -46,14 +46,13 @@ from nightjar_alerts.training.fit.heads import (
 from nightjar_alerts.training.fit.labelled import POWER, LabelledDraws
 from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.metrics import confusion, macro_f1, softmax
+from nightjar_alerts.training.metrics import confusion, macro_f1, paired_macro_f1, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
 
 Int = NDArray[np.int64]
 
 NUMBER: Final = {name: number for number, name in enumerate(ZTF_SUPERNOVAE.names)}
 ROUNDS: Final = 120
-DRAWS: Final = 1000
 PARAMETERS: Final[Mapping[str, Any]] = {
     "objective": "multiclass", "num_class": len(NUMBER), "learning_rate": 0.06, "num_leaves": 15,
     "min_data_in_leaf": 12, "feature_fraction": 0.2, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 3.0,
@@ -82,12 +81,8 @@ def _boosted(
 
 
 def paired(truth: Int, one: Int, other: Int, seed: int = 0) -> tuple[float, float, float]:
-    """Difference of macro-F1, and its central 95 % over bootstrap draws of the objects."""
-    rng = np.random.default_rng(seed)
-    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(DRAWS)]
-    differences = [_score(truth[rows], one[rows]) - _score(truth[rows], other[rows]) for rows in draws]
-    low, high = np.quantile(differences, [0.025, 0.975])
-    return _score(truth, one) - _score(truth, other), float(low), float(high)
+    """Return the difference of macro-F1, and its central 95 % over bootstrap draws of the objects."""
+    return paired_macro_f1(truth, one, other, len(NUMBER), seed=seed)
 
 
 def _score(truth: Int, named: Int) -> float:
