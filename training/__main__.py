@@ -27,6 +27,7 @@ if missing := [
 from pydantic import ValidationError
 
 from nightjar_alerts.training.experiments import EXPERIMENTS
+from nightjar_alerts.training.finetuning.command import add_finetune
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
     Commands,
@@ -38,9 +39,7 @@ from nightjar_alerts.training.options import (
     progress,
     write_json,
 )
-
-STOPPED = 130
-"""Exit status after an interrupt."""
+from nightjar_alerts.training.stopping import STOPPED
 
 
 def add_simulate(commands: Commands) -> None:
@@ -315,6 +314,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     add_command(commands, "import", _unreachable, "convert files of a survey to a data file; `import FORMAT --help`")
     add_simulate(commands)
+    add_finetune(commands)
     add_fit(commands)
     add_evaluate(commands)
     add_export(commands)
@@ -351,7 +351,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
         print(f"nightjar-train: {error or 'interrupted; finished parts of a resumable run are kept'}", file=sys.stderr)
-        raise SystemExit(STOPPED) from error
+        raise SystemExit(getattr(error, "status", STOPPED)) from error
 
 
 def _run(arguments: list[str]) -> None:

@@ -341,10 +341,10 @@ def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) ->
 def paired_macro_f1(
     truth_N: Int64, one_N: Int64, other_N: Int64, classes: int, *, seed: int = 0, draws: int = 1000
 ) -> tuple[float, float, float]:
-    """Return the difference of macro-F1 of two predictions, and its central 95 % over bootstrap draws of the objects."""
+    """Return the difference of macro-F1 of two predictions, and its central 95 % over bootstrap draws of objects."""
     rng = np.random.default_rng(seed)
 
-    def score(rows: Any, named_N: Int64) -> float:
+    def score(rows: NDArray[np.int64], named_N: Int64) -> float:
         return macro_f1(confusion(truth_N[rows], named_N[rows], classes))
 
     drawn = [rng.integers(0, len(truth_N), len(truth_N)) for _ in range(draws)]

@@ -145,11 +145,11 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
         "memory are fractions of it",
     )
     parser.add_argument("--quiet", action="store_true", help="print no progress and no guesses about tables")
-    _add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
+    add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
     return parser
 
 
-def _add_table_options(group: Any) -> None:
+def add_table_options(group: Any) -> None:
     """Add an option for each field of :class:`TableOptions`."""
     one = partial(group.add_argument, metavar="VALUE")
     many = partial(group.add_argument, action="append", default=[], metavar="NAME=VALUE")
@@ -248,7 +248,8 @@ def _coverage(text: str) -> float:
     return value
 
 
-def _table_options(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
+def table_options_of(options: argparse.Namespace, bounds: Bounds) -> TableOptions:
+    """Return the options of :func:`add_table_options`. Raises UsageError."""
     values: dict[str, Any] = {}
     for each in fields(TableOptions):
         value = getattr(options, each.name)
@@ -274,7 +275,7 @@ def run(options: argparse.Namespace) -> int:
         _print(f"{options.output} is complete: there is nothing to resume")
         return 0
     bounds = Bounds(max_bytes=options.max_size)
-    table_options = _table_options(options, bounds)
+    table_options = table_options_of(options, bounds)
     with ExitStack() as stack:
         stdin = stack.enter_context(_standard_input(bounds)) if "-" in options.paths else Path()
         paths = [stdin if path == "-" else Path(path) for path in options.paths]

@@ -231,3 +231,13 @@ def _scores(tuning: Tuning, rows_F: Sequence[Rows], parts: Sequence[Predicted]) 
         "balanced_accuracy": balanced_accuracy(whole),
         "by fold": [macro_f1(count) for count in counts],
     }
+
+
+def fit_choice(tuning: Tuning, choice: Choice, learns_O: Bool, rows: Rows) -> Predicted:
+    """Fit the chosen method to all objects that may be learned from, and predict other light curves."""
+    learning, folder = tuning.draws.rows(learns_O), tuning.folder / "final"
+    parts = [
+        tuning.predict(method, tuning.fit(method, learning, folder), rows)
+        for method in POOLS.get(choice.method, (choice.method,))
+    ]
+    return parts[0] if len(parts) == 1 else pool(*parts)

@@ -1,7 +1,7 @@
 """The opponent: class-weighted boosted trees on hand-made features of complete light curves.
 
-The features are those of the light-curve package with the metadata (`fit.trees.features`), of all points in the bands of
-the model. LightGBM weighs every class equally; the number of rounds has the largest macro-F1 on the inner folds.
+The features are those of the light-curve package and the metadata (`fit.trees.features`), of all points in the model's
+bands. LightGBM weighs every class equally; the number of rounds has the largest macro-F1 on the inner folds.
 
 Legend: O objects, F features.
 """

@@ -55,6 +55,7 @@ from nightjar_alerts.training.fit.checkpoints import (
 )
 from nightjar_alerts.training.fit.distributed import Ranks, join_launch, map_tensors
 from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig
+from nightjar_alerts.training.stopping import Stopped
 
 
 class Interval:
@@ -358,13 +359,13 @@ def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: boo
     batches.close()
     if not run.finished:
         _save(run)
-    if is_interrupted():
-        raise KeyboardInterrupt(f"stopped at step {run.step}; run the same command to resume from {run.folder}")
+    if number := is_interrupted():
+        raise Stopped(f"stopped at step {run.step}; run the same command to resume from {run.folder}", number)
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGINT or SIGTERM was received; a second signal stops at once.
+def _interruptible() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns SIGINT or SIGTERM if it was received, else 0; a second signal stops at once.
 
     A step is not interrupted, so that the checkpoint is that of a whole step.
     """
@@ -372,15 +373,15 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
     def stop(number: int, _: object) -> None:
         if received:
-            raise KeyboardInterrupt("stopped at once; the last checkpoint is kept")
+            raise Stopped("stopped at once; the last checkpoint is kept", number)
         received.append(number)
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield lambda: False
+        yield lambda: 0
         return
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(received)
+        yield lambda: received[0] if received else 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -398,14 +399,14 @@ def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
             yield bar
 
 
-def _is_over(run: TrainingRun, deadline: float | None, is_interrupted: Callable[[], bool]) -> bool:
+def _is_over(run: TrainingRun, deadline: float | None, is_interrupted: Callable[[], int]) -> bool:
     """Return whether any process was interrupted or its deadline has passed.
 
     Processes ask each other before every step if there is a deadline, else only when they log, since asking takes time.
     """
     if deadline is None and not run.ranks.alone and run.step % run.config.validation.log_every:
         return False
-    return run.ranks.any(is_interrupted() or (deadline is not None and time.monotonic() >= deadline))
+    return run.ranks.any(bool(is_interrupted()) or (deadline is not None and time.monotonic() >= deadline))
 
 
 def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> None:

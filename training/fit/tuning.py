@@ -25,7 +25,7 @@ from nightjar_alerts.training.data.batches import pooled
 from nightjar_alerts.training.data.drawn import take
 from nightjar_alerts.training.fit.checkpoints import load_best
 from nightjar_alerts.training.fit.labelled import LabelledDraws
-from nightjar_alerts.training.fit.loop import StepLoss, Task, fit
+from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 from nightjar_alerts.training.metrics import confusion, macro_f1
 from nightjar_alerts.training.recipes.schema import (
     FitConfig,
@@ -40,7 +40,7 @@ POOL: Final = 16
 HEAD_STEPS: Final = 700
 PASSES: Final = 3
 """Passes over the light curves when the branches learn."""
-BRANCH_STEPS: Final = (120, 400)
+BRANCH_STEPS: Final = (120, 300)
 """Smallest and largest number of steps when the branches learn."""
 
 
@@ -117,8 +117,9 @@ class HeadTask(Task):
         complete = self.rows[self.rows < self.draws.objects][: BATCH * POOL]
         predicted = []
         for start in range(0, len(complete), BATCH):
-            copies, _ = network(self.batch(complete[start : start + BATCH]))
-            predicted.append(torch.stack(copies).log_softmax(-1).mean(0).argmax(1).numpy())
+            batch = to_device(self.batch(complete[start : start + BATCH]), next(network.parameters()).device)
+            copies, _ = network(batch)
+            predicted.append(torch.stack(copies).log_softmax(-1).mean(0).argmax(1).cpu().numpy())
         label_B = self.draws.light_curves.label[complete]
         score = macro_f1(confusion(label_B, np.concatenate(predicted), int(self.draws.light_curves.label.max()) + 1))
         return {"score": score, "macro_f1": score}
