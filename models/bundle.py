@@ -435,6 +435,12 @@ def _verify_file(folder: Path, name: str, expected: str) -> None:
         raise BundleError(f"{folder}: {name} has sha256 {actual[:12]}..., the manifest says {expected[:12]}...")
 
 
+def pretrained_bundles() -> dict[str, Path]:
+    """Return the newest version of each bundle that is part of the package, by name."""
+    manifests = sorted(PRETRAINED.glob(f"*/*/{MANIFEST}"), key=lambda path: version_key(path.parent.name))
+    return {path.parts[-3]: path.parent for path in manifests}
+
+
 def write_manifest(path: Path, manifest: Manifest) -> Bundle:
     """Write ``manifest.json`` with the hashes of all other files in the folder, and load the bundle."""
     files = {file.name: sha256_of(file) for file in sorted(path.iterdir()) if file.name != MANIFEST}

@@ -14,7 +14,11 @@ run, so that ``--help`` is fast.
 
 import argparse
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -30,16 +34,21 @@ from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.finetuning.command import add_finetune
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
+    PRETRAINED,
     Commands,
     add_command,
+    add_recipe,
     at_least,
+    chosen_recipe,
+    chosen_weights,
     means_of,
-    named_recipe,
     print_json,
     progress,
     write_json,
 )
-from nightjar_alerts.training.stopping import STOPPED
+
+SIGNALLED = 128
+"""Exit status after a signal, less its number."""
 
 
 def add_simulate(commands: Commands) -> None:
@@ -71,14 +80,14 @@ def _simulate(options: argparse.Namespace) -> None:
 def add_fit(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "fit", _fit, "train a recipe; run the same command again to resume")
-    parser.add_argument("recipe", help="name of a recipe; see `describe`")
+    add_recipe(parser)
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of light curves, or JSON of a mixture")
     parser.add_argument("--out", type=Path, help="run folder; default: runs/<recipe>-<seed>")
-    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of weights, sampling and augmentation")
+    parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
     parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
     parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's, or torch's choice")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
-    parser.add_argument("--pretrained", type=Path, help="run folder with the initial weights; default: random ones")
+    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
     parser.add_argument("--max-minutes", type=float, help="save a checkpoint and stop after this time")
 
 
@@ -87,12 +96,9 @@ def _fit(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.fit.distributed import is_first
     from nightjar_alerts.training.fit.train import train
 
-    named = named_recipe(options.recipe)
-    schedule = named.schedule.model_copy(update={"steps": options.steps or named.schedule.steps})
-    changes = {"seed": options.seed, "schedule": schedule, "threads": options.threads or named.threads}
-    recipe = named.model_copy(update={**changes, "device": options.device or named.device})
+    recipe, pretrained = chosen_recipe(options), chosen_weights(options)
     folder = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
-    result = train(recipe, options.data, folder, pretrained=options.pretrained, max_minutes=options.max_minutes)
+    result = train(recipe, options.data, folder, pretrained=pretrained, max_minutes=options.max_minutes)
     if is_first():
         print_json({"run": str(folder), **result._asdict()})
 
@@ -280,16 +286,26 @@ def _adapt(options: argparse.Namespace) -> None:
 
 def add_describe(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "describe", _describe, "print a resolved recipe and the size of its network as JSON")
-    parser.add_argument("recipe", help="astro-moe-pe, astro-moe-tm, multiband-astromer, default ...")
+    parser = add_command(
+        commands, "describe", _describe, "print a recipe as TOML and the size of its network, or list all recipes"
+    )
+    add_recipe(parser, optional=True)
 
 
 def _describe(options: argparse.Namespace) -> None:
     from nightjar_alerts.models.networks.zoo import build, count_parameters
+    from nightjar_alerts.training.recipes.catalogue import PURPOSES
+    from nightjar_alerts.training.recipes.resolve import as_toml
 
-    recipe = named_recipe(options.recipe)
-    parameters = count_parameters(build(recipe.network, recipe.task))
-    print_json({"recipe": recipe.model_dump(mode="json"), "parameters": parameters})
+    if options.recipe is None:
+        sys.stdout.write("".join(f"{name}: {purpose}\n" for name, purpose in PURPOSES.items()))
+        return
+    recipe = chosen_recipe(options)
+    counts = count_parameters(build(recipe.network, recipe.task))
+    head = f"# {recipe.name}: {PURPOSES[recipe.name]}\n" if recipe.name in PURPOSES else ""
+    head += f"# {counts.total:,} parameters, of which {counts.active:,} are active for a token:\n"
+    head += "".join(f"#   {name} {number:,}\n" for name, number in counts.by_part.items())
+    sys.stdout.write(f"{head}\n{as_toml(recipe)}")
 
 
 def add_card(commands: Commands) -> None:
@@ -343,15 +359,40 @@ def main(arguments: list[str] | None = None) -> None:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        _run(arguments)
+        with _terminable():
+            _run(arguments)
     except ValidationError as error:
         lines = [f"error: {' '.join(map(str, details['loc']))}: {details['msg']}" for details in error.errors()]
         raise SystemExit("\n".join(lines)) from error
-    except (BundleError, OSError, ValueError) as error:
+    except (BundleError, FloatingPointError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
-        print(f"nightjar-train: {error or 'interrupted; finished parts of a resumable run are kept'}", file=sys.stderr)
-        raise SystemExit(getattr(error, "status", STOPPED)) from error
+        print(f"nightjar-train: {error or INTERRUPTED}", file=sys.stderr)
+        raise SystemExit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
+
+
+INTERRUPTED = "interrupted; run the same command again: what a resumable command has finished is kept"
+
+
+class _Terminated(KeyboardInterrupt):
+    number = signal.SIGTERM
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command as SIGINT does; only the main thread may set handlers."""
+
+    def stop(*_: object) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: list[str]) -> None:

@@ -17,9 +17,13 @@ import sys
 from pathlib import Path
 
 from nightjar_alerts.training.options import (
+    PRETRAINED,
     Commands,
     add_command,
+    add_recipe,
     at_least,
+    chosen_recipe,
+    chosen_weights,
     means_of,
     named_recipe,
     print_json,
@@ -299,14 +303,14 @@ def _add_crossvalidate(tools: Commands) -> None:
     parser = add_command(
         tools, "crossvalidate", _crossvalidate, "train a recipe, and trees, on every fold of a real data set; resumable"
     )
-    parser.add_argument("recipe", help="name of a classifier's recipe; see `describe`")
+    add_recipe(parser)
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of `import`")
     parser.add_argument("--report", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--runs", type=Path, help="folder for the runs; default: runs/<recipe>-folds")
     parser.add_argument("--folds", type=at_least(2), default=5, help="number of folds of the objects")
-    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of weights, sampling and augmentation")
+    parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
     parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
-    parser.add_argument("--pretrained", type=Path, help="run folder with the initial weights of every fold")
+    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
     parser.add_argument("--no-network", action="store_true", help="train the trees only, no network")
     parser.add_argument("--no-trees", action="store_true", help="train the network only, no trees")
     parser.add_argument(
@@ -319,15 +323,14 @@ def _crossvalidate(options: argparse.Namespace) -> None:
     """Train missing folds, score, write the report and print its table."""
     from nightjar_alerts.training.score.folds import crossvalidate, table
 
-    named = named_recipe(options.recipe)
-    schedule = named.schedule.model_copy(update={"steps": options.steps or named.schedule.steps})
-    runs = None if options.no_network else options.runs or Path("runs") / f"{named.name}-folds"
+    recipe = chosen_recipe(options)
+    runs = None if options.no_network else options.runs or Path("runs") / f"{recipe.name}-folds"
     report = crossvalidate(
-        named.model_copy(update={"seed": options.seed, "schedule": schedule}),
+        recipe,
         options.data,
         runs,
         folds=options.folds,
-        pretrained=options.pretrained,
+        pretrained=chosen_weights(options),
         trees=[] if options.no_trees else options.trees or ["boosted", "forest"],
         features=options.features,
     )
@@ -339,7 +342,7 @@ def _add_throughput(tools: Commands) -> None:
     parser = add_command(
         tools, "throughput", _throughput, "measure training throughput in light curves per second, packed and padded"
     )
-    parser.add_argument("recipe", help="name of a classifier's recipe; see `describe`")
+    add_recipe(parser)
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of `simulate`")
     parser.add_argument("--rounds", type=at_least(1), default=3, help="number of pairs of timings")
     parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's")
@@ -349,9 +352,7 @@ def _add_throughput(tools: Commands) -> None:
 def _throughput(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.fit.throughput import throughput
 
-    named = named_recipe(options.recipe)
-    changes = {"threads": options.threads or named.threads, "device": options.device or named.device}
-    print_json(throughput(named.model_copy(update=changes), options.data, options.rounds, progress))
+    print_json(throughput(chosen_recipe(options), options.data, options.rounds, progress))
 
 
 def _add_unpack(tools: Commands) -> None:

@@ -3,11 +3,12 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nightjar_alerts.training.fit.train import Pretrained
     from nightjar_alerts.training.recipes.schema import Recipe
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -44,13 +45,42 @@ def share(text: str) -> float:
     return value
 
 
-def named_recipe(name: str) -> "Recipe":
-    """Return the recipe of a name. Raises SystemExit for an unknown name."""
-    from nightjar_alerts.training.recipes.catalogue import RECIPES
+def add_recipe(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Add the recipe and the option that changes its fields."""
+    text = "name of a recipe or TOML file; " + ("default: list the names" if optional else "see `describe`")
+    parser.add_argument("recipe", nargs="?" if optional else None, help=text)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change of a field of the recipe, such as optimizer.lr=3e-4; repeatable",
+    )
 
-    if name not in RECIPES:
-        raise SystemExit(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
-    return RECIPES[name]()
+
+def named_recipe(name: str, settings: Sequence[str] = ()) -> "Recipe":
+    """Return the recipe of a name or TOML file, with changes of its fields."""
+    from nightjar_alerts.training.recipes.resolve import resolve
+
+    return resolve(name, settings)
+
+
+def chosen_recipe(options: argparse.Namespace) -> "Recipe":
+    """Return the recipe of :func:`add_recipe` with the changes of ``--set`` and of the options for single fields."""
+    fields = {"seed": "seed", "steps": "schedule.steps", "threads": "threads", "device": "device"}
+    given = {field: getattr(options, name, None) for name, field in fields.items()}
+    settings = [f"{field}={value}" for field, value in given.items() if value is not None]
+    return named_recipe(options.recipe, [*options.set, *settings])
+
+
+PRETRAINED = "initial weights: a run folder, a bundle's folder or the name of a shipped bundle; default: random ones"
+
+
+def chosen_weights(options: argparse.Namespace) -> "Pretrained | None":
+    """Return the weights that ``--pretrained`` names."""
+    from nightjar_alerts.training.export.weights import initial_weights
+
+    return None if options.pretrained is None else initial_weights(options.pretrained)
 
 
 def means_of(report: dict[str, Any]) -> dict[str, dict[str, float]]:

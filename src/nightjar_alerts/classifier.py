@@ -35,14 +35,7 @@ from nightjar_alerts.core.serializer import (
     serializer_of,
 )
 from nightjar_alerts.inputs import Input, SeveralLightCurves, call_options, evolution_input, read_inputs, read_request
-from nightjar_alerts.models.bundle import (
-    DEFAULT_BUNDLE,
-    MANIFEST,
-    PRETRAINED,
-    BundleError,
-    load_bundle,
-    version_key,
-)
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError, load_bundle, pretrained_bundles
 from nightjar_alerts.models.evolution import history
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.results import Evolution, ModelNames, Result, Results, light_curve_error
@@ -321,8 +314,7 @@ def _bundles(model: str | Path | None) -> dict[str, Path]:
     """Return the folder of each model, by the alias of the model in the service."""
     if model is None:
         return {DEFAULT: DEFAULT_BUNDLE, **SURVEY_BUNDLES}
-    manifests = sorted(PRETRAINED.glob(f"*/*/{MANIFEST}"), key=lambda path: version_key(path.parent.name))
-    newest = {path.parts[-3]: path.parent for path in manifests}
+    newest = pretrained_bundles()
     if str(model) in newest:
         return {DEFAULT: newest[str(model)]}
     if not Path(model).exists():

@@ -1,7 +1,6 @@
 """The archives, and what each extra makes usable in an environment that has nothing else."""
 
 import ast
-import json
 import os
 import re
 import struct
@@ -239,8 +238,8 @@ def test_requirements_of_the_build_have_hashes_and_its_requirements(tmp_path: Pa
 
 def test_extra_train_alone_describes_a_recipe(wheel: Path, tmp_path: Path) -> None:
     venv = environment(tmp_path / "venv", f"{wheel}[train]")
-    described = json.loads(run(venv / "bin/nightjar-train", "describe", "default", cwd=tmp_path))
-    assert described["parameters"]["total"] > 1_000_000
+    described = tomllib.loads(run(venv / "bin/nightjar-train", "describe", "default", cwd=tmp_path))
+    assert described["name"] == "default"
 
 
 def test_extra_gpu_resolves_to_one_onnxruntime(wheel: Path, tmp_path: Path) -> None:

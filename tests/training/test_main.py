@@ -1,12 +1,17 @@
 """The command line: the whole debug pipeline, help, and errors a user can make."""
 
-import json
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
+from pyarrow import parquet
 
 from nightjar_alerts.models.bundle import load_bundle, verify_golden
 from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
@@ -14,6 +19,10 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.experiments import EXPERIMENTS
+from nightjar_alerts.training.fit import loop
+from nightjar_alerts.training.fit.checkpoints import load_best
+from nightjar_alerts.training.fit.curves import write_metrics
+from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
 
@@ -52,12 +61,16 @@ def test_describe_prints_the_papers_sizes(
     recipe: str, total: int, active: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["describe", recipe])
-    described = json.loads(capsys.readouterr().out)
-    assert described["recipe"]["name"] == recipe
-    assert described["recipe"]["network"]["d_model"] == 192
-    assert described["parameters"]["total"] == total
-    assert described["parameters"]["active"] == active
-    assert sum(described["parameters"]["by_part"].values()) == total
+    described = capsys.readouterr().out
+    assert f"# {total:,} parameters, of which {active:,} are active" in described
+    parts = re.findall(r"^#   \w+ ([\d,]+)$", described, re.MULTILINE)
+    assert sum(int(part.replace(",", "")) for part in parts) == total
+    assert "d_model = 192" in described
+
+
+def test_describe_without_a_recipe_says_when_to_use_each(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["describe"])
+    assert [line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()] == list(RECIPES)
 
 
 def test_help_names_every_command_without_loading_torch() -> None:
@@ -101,7 +114,9 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
         ("describe nonsense", "unknown recipe 'nonsense'"),
         ("experiment nonsense", "unknown experiment 'nonsense'"),
         ("fit debug --data {tmp}/absent.parquet", "absent.parquet"),
-        ("fit debug --data {tmp}/text.parquet", "not a Parquet file"),
+        ("fit debug --data {tmp}/text.csv", "import it first: nightjar-train import table {tmp}/text.csv --out"),
+        ("fit debug --data {tmp}/table.parquet", "import it first: nightjar-train import table {tmp}/table.parquet"),
+        ("fit debug --data {tmp}/toy.parquet --pretrained {tmp}", "neither a run folder, nor a bundle's folder"),
         ("export {tmp} {tmp}/out --data {tmp}/toy.parquet", "not a run folder"),
         ("evaluate {tmp} --data {tmp}/toy.parquet --report {tmp}/report.json", "not a run folder"),
         ("evaluate --on surveys {tmp} --data {tmp} --report {tmp}/r.json --split train", "validation or test"),
@@ -112,11 +127,12 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
 )
 def test_mistakes_end_in_one_line(arguments: str, message: str, tmp_path: Path) -> None:
     write_toy_dataset(tmp_path / "toy.parquet", 8)
-    (tmp_path / "text.parquet").write_text("object_id,mjd\n")
+    (tmp_path / "text.csv").write_text("object_id,mjd\n")
+    parquet.write_table(pa.table({"mjd": [1.0]}), tmp_path / "table.parquet")
     with pytest.raises(SystemExit) as stopped:
         main(arguments.format(tmp=tmp_path).split())
     assert isinstance(stopped.value.code, str)
-    assert message in stopped.value.code
+    assert message.format(tmp=tmp_path) in stopped.value.code
     assert "\n" not in stopped.value.code.strip() or "manifest" in message
 
 
@@ -138,17 +154,69 @@ def test_export_refuses_a_folder_in_use_and_other_data(pipeline: Pipeline, tmp_p
         main(f"export {pipeline.run} {tmp_path / 'out'} --data {other}".split())
 
 
-def test_an_interrupt_is_one_sentence_and_status_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_one_sentence(
+    number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr("nightjar_alerts.models.networks.zoo.count_parameters", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["describe", "debug"])
-    assert stopped.value.code == 130
+    assert stopped.value.code == status
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def signal_at(step: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a signal to this process during the ``step``-th step from now on."""
+    take_step, taken = loop.train_step, []
+
+    def signalled(*arguments: Any) -> None:
+        take_step(*arguments)
+        taken.append(1)
+        if len(taken) == step:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(loop, "train_step", signalled)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_fit_after_a_signal_before_the_first_validation_resumes_to_the_same_numbers(
+    number: signal.Signals,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 60)
+    settings = "--steps 6 --set validation.every=3 --set validation.log_every=1"
+    command = f"fit debug --data {data} --threads 1 {settings} --out"
+    signal_at(2, number, monkeypatch)
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), str(tmp_path / "parts")])
+    assert stopped.value.code == status
+    assert capsys.readouterr().err == (
+        f"nightjar-train: stopped at step 2; run the same command to resume from {tmp_path / 'parts'}\n"
+    )
+    for name in ("parts", "whole"):
+        main([*command.split(), str(tmp_path / name)])
+    parts, whole = (load_best(tmp_path / name) for name in ("parts", "whole"))
+    assert all(torch.equal(parts[name], value) for name, value in whole.items())
+    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
+
+
+def numbers(run: Path) -> list[dict[str, float]]:
+    """Return all metrics of a run but its speed."""
+    speeds = ("seconds_per_step", "curves_per_second")
+    return [{name: row[name] for name in row if name not in speeds} for row in write_metrics(run)]
+
+
+def test_fit_with_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 60)
+    wild = "--set optimizer.lr=1e30 --set optimizer.clip_norm=null"
+    with pytest.raises(SystemExit, match=r"^error: the .* (is|not finite) .*\. Start another run with a lower"):
+        main(f"fit debug --data {data} --out {tmp_path / 'run'} --threads 1 {wild}".split())
 
 
 def test_export_of_a_run_without_validation_says_what_to_do(tmp_path: Path) -> None:

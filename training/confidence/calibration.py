@@ -215,16 +215,16 @@ def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int
     coefficient_K.requires_grad_()
     powers_NK = torch.from_numpy(np.vander(np.log(length_N), degree + 1, increasing=True))
     logits, label = torch.from_numpy(logits_NC.astype(np.float64)), torch.from_numpy(label_N)
-    optimiser = torch.optim.LBFGS([coefficient_K], max_iter=60, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([coefficient_K], max_iter=60, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         log_temperature_N = (powers_NK @ coefficient_K).clamp(-np.log(LARGEST_TEMPERATURE), np.log(LARGEST_TEMPERATURE))
         value = cross_entropy(logits / log_temperature_N.exp()[:, None], label)
         value.backward()
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     return Calibration(
         method="temperature_by_length",
         temperature=temperature,

@@ -50,17 +50,17 @@ def fit_ensemble(
         log_softmax(torch.from_numpy(logits_NC).double(), -1) for logits_NC in (network_NC, trees_NC)
     )
     fitted = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([fitted], max_iter=100, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([fitted], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * redshift_known_N).sigmoid()
         both_NC = log_p_network_NC + weight_N[:, None] * (log_p_trees_NC - log_p_network_NC)
         value = cross_entropy(both_NC * fitted[3].exp(), label) + RIDGE * fitted[:3].square().sum()
         value.backward()
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     constant, per_length, redshift, _ = fitted.tolist()
     update = {"coefficients": (constant, per_length, redshift), "split": "validation"}
     return equal_weights(forest, length_N).model_copy(update=update)

@@ -274,20 +274,20 @@ def fit_outliers(
     reference = fit_reference(inlier_NE, label_N)
     torch.manual_seed(seed)
     score = OutlierScore(reference)
-    optimiser = torch.optim.AdamW(score.layers.parameters(), lr=RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(score.layers.parameters(), lr=RATE, weight_decay=DECAY)
     rng = np.random.default_rng(seed)
     half = BATCH // 2
     truth_B = torch.cat([torch.zeros(half), torch.ones(half)])
     score.train()
     for step in range(steps):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = RATE * max(0.01, 0.5 * (1 + np.cos(np.pi * step / steps)))
         rows, outlier_rows = rng.integers(0, len(inlier_NE), half), rng.integers(0, len(outlier_ME), half)
         batch_BE = torch.from_numpy(np.concatenate([inlier_NE[rows], outlier_ME[outlier_rows]]))
         loss = binary_cross_entropy_with_logits(score.odds(batch_BE), truth_B)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     score.eval()
     with torch.inference_mode():
         odds_V = score.odds(torch.from_numpy(validation_VE)).numpy().astype(np.float64)

@@ -197,7 +197,10 @@ def read_dataset(path: Path) -> Dataset:
     try:
         file = pq.ParquetFile(path, memory_map=True)
     except pa.ArrowInvalid as error:
-        raise DatasetError(f"{path} is not a Parquet file: {error}") from error
+        raise DatasetError(
+            f"{path} is not a data file (not a Parquet file); import it first: "
+            f"nightjar-train import table {path} --out {path.with_suffix('.parquet').name}"
+        ) from error
     with file:
         _check_schema(path, file.schema_arrow)
         stored = (file.metadata.metadata or {}).get(b"classes")
@@ -272,7 +275,11 @@ def _check(row: LabelledObject, allowed: frozenset[str] | None) -> None:
 def _check_schema(path: Path, schema: pa.Schema) -> None:
     metadata = schema.metadata or {}
     if metadata.get(b"format") != FORMAT:
-        raise DatasetError(f"{path} holds format {metadata.get(b'format')!r}, expected {FORMAT!r}")
+        found = f"format {metadata.get(b'format')!r}, expected {FORMAT!r}"
+        raise DatasetError(
+            f"{path} is not a data file ({found}); import it first: "
+            f"nightjar-train import table {path} --out {path.stem}-imported.parquet"
+        )
     if metadata.get(b"metadata_columns") != SCHEMA.metadata[b"metadata_columns"]:
         raise DatasetError(f"{path} was written with other metadata columns")
     without_parents = SCHEMA.remove(SCHEMA.get_field_index(PARENT))

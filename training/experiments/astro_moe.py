@@ -154,7 +154,7 @@ def recipe_of(options: AstroMoEArm) -> Recipe:
         "network": network_config(options),
         "schedule": ScheduleConfig(steps=steps, warmup_steps=max(1, steps // 20)),
         "batch": BatchConfig(size=options.batch, pool=16),
-        "optimiser": base.optimiser.model_copy(update={"lr": options.lr, "ema_decay": 0.99}),
+        "optimizer": base.optimizer.model_copy(update={"lr": options.lr, "ema_decay": 0.99}),
         "validation": ValidationConfig(every=max(1, steps // 4), objects=1_000, log_every=max(1, steps // 20)),
         "seed": options.seed,
         "threads": options.threads,

@@ -70,7 +70,7 @@ from nightjar_alerts.training.fit.checkpoints import load_best, read_log
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 from nightjar_alerts.training.fit.tasks import MaskedBatch, reconstruction_loss, reconstruction_scores
 from nightjar_alerts.training.metrics import confusion, macro_f1
-from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimizerConfig, ScheduleConfig, ValidationConfig
 
 CADENCES = {"full": 1.0, "3/4": 0.75, "1/2": 0.5, "1/4": 0.25}
 PER_CLASS, ENCODING_FOLDS, ENCODING_STEPS = 500, 3, 20_000
@@ -348,7 +348,7 @@ def fit_config(options: Encodings) -> FitConfig:
     return FitConfig(
         name=f"{options.experiment} {options.encoding}",
         schedule=schedule,
-        optimiser=OptimiserConfig(lr=options.lr),
+        optimizer=OptimizerConfig(lr=options.lr),
         validation=ValidationConfig(every=options.every, log_every=max(1, min(50, options.every // 2))),
         seed=options.seed,
         threads=options.threads,
@@ -536,7 +536,7 @@ def _head_fit_config(options: Encodings, head: EncodingHead) -> FitConfig:
     return FitConfig(
         name=head,
         schedule=ScheduleConfig(steps=steps, warmup_steps=steps // 10),
-        optimiser=OptimiserConfig(lr=3e-3 if head == "lstm" else 1e-3),
+        optimizer=OptimizerConfig(lr=3e-3 if head == "lstm" else 1e-3),
         validation=ValidationConfig(every=every, log_every=every),
         seed=options.seed,
         threads=options.threads,

@@ -37,7 +37,7 @@ from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.fit.checkpoints import LOG, read_log
 from nightjar_alerts.training.fit.loop import Task, fit
-from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimizerConfig, ScheduleConfig, ValidationConfig
 
 RECORDS = Path("build/experiments")
 HEADER = ("variant", "metric", "seeds", "mean ± s.d.", "paper", "floor", "steps", "min a run", "machine")
@@ -56,8 +56,8 @@ class RunRecord(BaseModel):
     floor: dict[str, float] = Field(default={}, description="smallest possible value on these data, by metric")
     settings: dict[str, Any] = Field(description="resolved configuration of the run")
     command: str
-    steps: int = Field(ge=0, description="number of optimiser steps")
-    published_steps: int = Field(ge=0, description="number of optimiser steps of the published run")
+    steps: int = Field(ge=0, description="number of optimizer steps")
+    published_steps: int = Field(ge=0, description="number of optimizer steps of the published run")
     minutes: float = Field(ge=0)
     machine: str
     threads: int
@@ -238,7 +238,7 @@ def fit_config(
     return FitConfig(
         name=options.experiment,
         schedule=ScheduleConfig(steps=done, warmup_steps=round(warmup * done / steps), final_fraction=0.0),
-        optimiser=OptimiserConfig(lr=lr, weight_decay=0.01, clip_norm=clip_norm),
+        optimizer=OptimizerConfig(lr=lr, weight_decay=0.01, clip_norm=clip_norm),
         validation=ValidationConfig(every=max(1, done // validations), log_every=max(1, min(50, done // 10))),
         seed=options.seed,
         threads=options.threads,

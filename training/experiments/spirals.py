@@ -11,7 +11,7 @@ they are not listed for comparison. Metrics are in the units of the plane:
 - ``clean RMSE``: per coordinate, relative to the curve without noise; the smallest possible value is 0.
 
 In the published RoMAE run, training and test spirals are drawn from one seed, so the first 100 share a and direction.
-Here they are disjoint. Table, text and stored configuration of the paper have different optimisers; that of the table
+Here they are disjoint. Table, text and stored configuration of the paper have different optimizers; that of the table
 is used: AdamW 3e-4, batch 32, 500 epochs of 200 spirals (3,500 steps), with warm-up (200 steps) and clipping (at 1) of
 the interpolation runs of the same authors. Encoder and decoder are RoMAE-tiny, without [CLS], with 60 % of the first 75
 points hidden.

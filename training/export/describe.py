@@ -108,7 +108,7 @@ def describe(served: ServedNetwork, example: dict[str, Tensor], config: RunConfi
         "inputs": tuple(_input_spec(name) for name in names),
         "outputs": tuple(output_spec(name, value.numpy()) for name, value in example.items()),
         "embedding_dim": example["embedding"].shape[1],
-        "parameters": Parameters(total=counts["total"], active=counts["active"]),
+        "parameters": Parameters(total=counts.total, active=counts.active),
         "ensemble": None if release.ensemble is None else release.ensemble.described,
         "calibration": release.calibration,
         "novelty": None if release.novelty is None else release.novelty.described,

@@ -446,7 +446,7 @@ def _strip(model: onnx.ModelProto) -> None:
 def _name_by_module(nodes: Iterable[onnx.NodeProto]) -> None:
     """Name every node after its module, for profiles: ``network.light_curve.blocks.0/Mul_7``.
 
-    Nodes that the tracer or the optimiser added (constants, shapes) get the module of the previous node.
+    Nodes that the tracer or the optimizer added (constants, shapes) get the module of the previous node.
     """
     module, counts = "", Counter[str]()
     for node in nodes:

@@ -27,8 +27,10 @@ from torch import Tensor, nn
 
 from nightjar_alerts.models.bundle import (
     CUDA_MODEL,
+    MANIFEST,
     BundleError,
     load_bundle,
+    pretrained_bundles,
     read_golden,
     verify_golden,
     write_golden,
@@ -45,7 +47,8 @@ from nightjar_alerts.training.export.describe import output_spec
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
 from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork
-from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
+from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, RunError, save_weights
+from nightjar_alerts.training.fit.train import Pretrained, weights_of_run
 from nightjar_alerts.training.fit.trees.forest import forest_in
 from nightjar_alerts.training.recipes.schema import Recipe
 
@@ -68,6 +71,8 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
     """
     bundle = load_bundle(path)
     recipe = Recipe.model_validate(bundle.manifest.recipe)
+    if recipe.network.architecture == "python":  # a bundle, which anybody may have made, imports no code
+        raise BundleError(f"{path}: its network is not part of Nightjar; use the run folder that it was exported from")
     network = build(recipe.network, recipe.task)
     weights = _weights(onnx.load(bundle.model))
     own = network.state_dict()
@@ -81,7 +86,7 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
 
 
 def unpack(path: Path, folder: Path) -> Path:
-    """Write the weights of a bundle as a run folder for ``train --pretrained``, and return the folder."""
+    """Write the weights of a bundle as a run folder for ``fit --pretrained``, and return the folder."""
     network, recipe = read_network(path)
     graph = load_bundle(path).model
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,6 +94,25 @@ def unpack(path: Path, folder: Path) -> Path:
     write_atomic(folder / CONFIG, RunConfig(recipe=recipe, data=source).model_dump_json(indent=2).encode())
     save_weights(folder / BEST, network.state_dict())
     return folder
+
+
+def initial_weights(source: str) -> Pretrained:
+    """Return the weights of a run folder, a bundle's folder or a bundle of the package by name, for ``--pretrained``.
+
+    Raises
+    ------
+    RunError, BundleError
+        If there is no such run or bundle, or its weights cannot be read.
+    """
+    bundles = pretrained_bundles()
+    folder = bundles.get(source, Path(source))
+    if (folder / CONFIG).exists():
+        return weights_of_run(folder)
+    if not (folder / MANIFEST).exists():
+        raise RunError(f"{source} is neither a run folder, nor a bundle's folder, nor one of {', '.join(bundles)}")
+    bundle = load_bundle(folder)
+    network, _ = read_network(folder)
+    return Pretrained(f"{bundle.manifest.name} {bundle.manifest.version}", bundle.sha256, network.state_dict())
 
 
 def export_again(path: Path, folder: Path) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nightjar_alerts.models.bundle import MANIFEST, PRETRAINED
+from nightjar_alerts.models.bundle import load_bundle, pretrained_bundles
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.zoo import build, transfer
-from nightjar_alerts.training.export.weights import read_network
-from nightjar_alerts.training.fit.checkpoints import CONFIG, load_network
+from nightjar_alerts.training.export.weights import initial_weights
+from nightjar_alerts.training.fit.checkpoints import CONFIG, read_config
+from nightjar_alerts.training.fit.train import Pretrained
 from nightjar_alerts.training.recipes.schema import Recipe
 
 STATISTICS: dict[str, Any] = {
@@ -23,11 +24,11 @@ HEADS: dict[str, Any] = {"head_width": 128, "head_copies": 4, "head_dropout": 0.
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A trained classifier and its recipe; ``name`` is how it was requested."""
+    """A trained classifier, its recipe, and its weights with their origin."""
 
     network: AstroMoE
     recipe: Recipe
-    name: str
+    pretrained: Pretrained
 
     @property
     def branches(self) -> AstroMoE:
@@ -54,32 +55,26 @@ class Backbone:
         return config.model_validate(config.model_dump() | update)
 
 
-def find_backbone(name: str | Path) -> Backbone:
-    """Return a trained Astro-MoE by the name of a shipped bundle, or by the folder of a bundle or run.
+def find_backbone(source: str | Path) -> Backbone:
+    """Return a trained Astro-MoE: a run folder, a bundle's folder or a bundle of the package by name.
 
     Raises
     ------
-    ValueError
+    RunError, BundleError, ValueError
         If there is none, or it is no classifier that can be fine-tuned.
     """
-    path = Path(name)
-    if not path.exists() and (versions := sorted(PRETRAINED.glob(f"{name}/*"), key=_version)):
-        path = versions[-1]
-    if (path / MANIFEST).is_file():
-        network, recipe = read_network(path)
-    elif (path / CONFIG).is_file():
-        network, config = load_network(path)
-        recipe = config.recipe
+    pretrained = initial_weights(str(source))
+    folder = pretrained_bundles().get(str(source), Path(source))
+    if (folder / CONFIG).exists():
+        recipe = read_config(folder).recipe
     else:
-        shipped = ", ".join(sorted(folder.name for folder in PRETRAINED.iterdir() if folder.is_dir()))
-        raise ValueError(f"{name} is neither a shipped bundle ({shipped}) nor the folder of a bundle or of a run")
-    if not isinstance(network, AstroMoE) or recipe.task != "classify":
+        recipe = Recipe.model_validate(load_bundle(folder).manifest.recipe)
+    if recipe.network.architecture != "astro-moe" or recipe.task != "classify":
         raise ValueError(
-            f"{name} holds a network of {recipe.network.architecture} for the task {recipe.task}; fine-tuning starts "
-            "from an Astro-MoE that classifies, such as astro-moe-elasticc"
+            f"{source} has a network of {recipe.network.architecture} that can {recipe.task}; "
+            "name an Astro-MoE that classifies, such as astro-moe-elasticc"
         )
-    return Backbone(network.eval(), recipe, str(name))
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.name.split(".") if part.isdecimal())
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    network.load_state_dict(pretrained.weights)
+    return Backbone(network.eval(), recipe, pretrained)

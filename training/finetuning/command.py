@@ -6,7 +6,6 @@ from pathlib import Path
 from nightjar_alerts.classify_command import UsageError, add_table_options, table_options_of
 from nightjar_alerts.tables import FILE_BOUNDS
 from nightjar_alerts.training.options import Commands, add_command, at_least, print_json, progress
-from nightjar_alerts.training.stopping import stoppable
 
 
 def add_finetune(commands: Commands) -> None:
@@ -39,17 +38,16 @@ def _finetune(options: argparse.Namespace) -> None:
         how = table_options_of(options, FILE_BOUNDS)
     except UsageError as error:
         raise ValueError(str(error)) from None
-    with stoppable(f"stopped; run the same command to continue from {options.output}.work"):
-        result = finetune(
-            options.table,
-            options.output,
-            label=options.label,
-            group=options.group,
-            backbone=options.backbone,
-            options=how,
-            seed=options.seed,
-            device=options.device,
-            threads=options.threads,
-            say=progress,
-        )
+    result = finetune(
+        options.table,
+        options.output,
+        label=options.label,
+        group=options.group,
+        backbone=options.backbone,
+        options=how,
+        seed=options.seed,
+        device=options.device,
+        threads=options.threads,
+        say=progress,
+    )
     print_json(as_json(result))

@@ -125,7 +125,7 @@ class Tuning:
             return Predicted(mapped_logits(self.draws.heads_NHC[rows], *fitted.class_map), inputs.embedding)
         assert fitted.network is not None
         if method == "full":
-            branches = Backbone(fitted.network, self.backbone.recipe, "").branches
+            branches = Backbone(fitted.network, self.backbone.recipe, self.backbone.pretrained).branches
             embedding_NE = embeddings_of(branches, self.draws.light_curves.take(rows))
             inputs = HeadInputs(embedding_NE, inputs.value, inputs.is_known)
         return Predicted(head_outputs(fitted.network, inputs)[0], inputs.embedding)

@@ -34,6 +34,7 @@ from nightjar_alerts.training.finetuning.draws import draw, observe, with_featur
 from nightjar_alerts.training.finetuning.methods import FOLDS, TEST_FOLDS, Choice, Tuning, choose, split
 from nightjar_alerts.training.finetuning.opponent import opponent_features, opponent_predictions
 from nightjar_alerts.training.finetuning.table import read_labelled
+from nightjar_alerts.training.fit.train import describe_transfer
 from nightjar_alerts.training.metrics import (
     balanced_accuracy,
     confusion,
@@ -140,8 +141,7 @@ def finetune(
     counts = dict(zip(classes, np.bincount(label_O, minlength=len(classes)).tolist(), strict=True))
     say(f"{len(label_O)} objects: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
     network, taken = start.with_heads(len(classes))
-    numbers = sum(network.get_parameter(name).numel() for name, _ in network.named_parameters() if name in taken)
-    say(f"{len(taken)} tensors with {numbers:,} weights are taken over from {start.name}; the heads are new")
+    say(describe_transfer(start.pretrained, network, taken).rstrip())
     folder = output.with_name(f"{output.name}.work") / identity[:12]
     with clock.stage("drawing"):
         drawn = draw(observed, seed)
@@ -160,7 +160,7 @@ def finetune(
         "objects": int(learns_O.sum()),
         "classes": dict(zip(classes, np.bincount(label_O[learns_O], minlength=len(classes)).tolist(), strict=True)),
         "finetuned": {
-            "identity": identity, "from": start.name, "method": choice.method, "label": labelled.label,
+            "identity": identity, "from": start.pretrained.origin, "method": choice.method, "label": labelled.label,
             "group": labelled.group, "left_out": dict(labelled.left_out), "test_objects": int((~learns_O).sum()),
             "tensors": len(taken),
         },
@@ -197,8 +197,7 @@ def finetune(
 def _identity(fingerprint: str, start: Backbone, seed: int, device: str, steps: Mapping[str, int] | None) -> str:
     """Return a hash of everything that decides the result."""
     digest = sha256(fingerprint.encode())
-    for name, tensor in sorted(start.network.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    digest.update(start.pretrained.sha256.encode())
     try:
         own = version("nightjar-alerts")
     except PackageNotFoundError:  # run from a source tree that was never installed

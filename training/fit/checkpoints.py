@@ -5,6 +5,7 @@ The run folder, ``runs/<recipe>-<seed>/``, has
 - ``config.json``: the resolved recipe, and the hashes of the data file and of the initial weights;
 - ``starts.jsonl``: one line per start of the run: command, commit, versions, machine;
 - ``log.jsonl``: one line per logged interval and per validation;
+- ``metrics.csv`` and ``learning-curves.png``: the same as a table and as a picture (``training.fit.curves``);
 - ``checkpoint.pt``: the state of the run; a run killed at any moment resumes from it and ends with the same weights as
   an uninterrupted run;
 - ``best.pt``: the weights with the best validation score (averaged weights if the recipe averages), which are exported.
@@ -23,6 +24,7 @@ import pickle
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -78,6 +80,8 @@ def commit() -> str | None:
 
 CONFIG, STARTS, LOG, CHECKPOINT, BEST = "config.json", "starts.jsonl", "log.jsonl", "checkpoint.pt", "best.pt"
 
+MAX_CHANGES = 5  # that an error names
+
 State = dict[str, Tensor]
 
 
@@ -112,7 +116,7 @@ class Checkpoint:
 
     step: int
     network: State
-    optimiser: dict[str, Any]
+    optimizer: dict[str, Any]
     average: State | None
     best_score: float
     stale: int
@@ -137,19 +141,34 @@ def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     content = config.model_dump_json(indent=2).encode()
     if not (folder / CONFIG).exists():
         write_atomic(folder / CONFIG, content)
-    elif (folder / CONFIG).read_bytes() != content and not _same_config(folder / CONFIG, config):
-        raise RunError(f"{folder} holds another run (recipe or data differ); name another folder or remove it")
+    elif (folder / CONFIG).read_bytes() != content and (changes := _changes(folder / CONFIG, config)):
+        raise RunError(f"{folder} holds another run ({changes}); name another folder or remove it")
     checkpoint = load_checkpoint(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
     _rewind_log(folder / LOG, checkpoint.step if checkpoint else 0)
     return checkpoint
 
 
-def _same_config(path: Path, config: BaseModel) -> bool:
-    """Compare configurations as written, since fields may hold subclasses of their declared types."""
+def _changes(path: Path, config: BaseModel) -> str:
+    """Describe the differences from a stored configuration; empty if there are none.
+
+    Both are compared as written, since fields may hold subclasses of their declared types.
+    """
     try:
-        return type(config).model_validate_json(path.read_bytes()).model_dump_json() == config.model_dump_json()
+        stored = json.loads(type(config).model_validate_json(path.read_bytes()).model_dump_json())
     except ValidationError:
-        return False
+        return "its configuration is unreadable"
+    before, now = dict(_leaves(stored)), dict(_leaves(json.loads(config.model_dump_json())))
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    texts = [f"{name} is {before.get(name)}, now {now.get(name)}" for name in changed]
+    return ", ".join([*texts[:MAX_CHANGES], *["..."] * (len(texts) > MAX_CHANGES)])
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for name, inner in value.items():
+        yield from _leaves(inner, f"{path}.{name}" if path else name)
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -169,10 +188,15 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises RunError if the file is not a readable checkpoint."""
     try:
-        return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if "optimiser" in state:  # its name in runs that older versions started
+            state["optimizer"] = state.pop("optimiser")
+        return Checkpoint(**state)
     except (RuntimeError, TypeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
         # The message of torch advises to load without weights_only, so it is not shown.
-        raise RunError(f"{path} is not a readable checkpoint ({type(error).__name__})") from error
+        raise RunError(
+            f"{path} is not a readable checkpoint ({type(error).__name__}); remove it to start the run again"
+        ) from error
 
 
 def save_weights(path: Path, weights: State) -> None:
@@ -240,5 +264,6 @@ def _rewind_log(path: Path, step: int) -> None:
 
 
 def _save_atomic(path: Path, content: object) -> None:
-    with replacing(path) as partial:
-        torch.save(content, partial)
+    # Given a path, torch reports a full disk as a RuntimeError about its archive; given a file, as an OSError.
+    with replacing(path) as partial, partial.open("wb") as file:
+        torch.save(content, file)

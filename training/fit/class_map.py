@@ -40,17 +40,17 @@ def fit_class_map(heads_NHC: Float32, label_N: Int64, weight_N: Float32, classes
     middle_C = logits_NHC.mean((0, 1))
     map_KC = torch.zeros(classes, len(middle_C), dtype=torch.float64, requires_grad=True)
     bias_K = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([map_KC, bias_K], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([map_KC, bias_K], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         log_p_NK = log_softmax(log_softmax((logits_NHC - middle_C) @ map_KC.T + bias_K, -1).mean(1), -1)
         wrong = (nll_loss(log_p_NK, label, reduction="none") * weight).mean()
         value = wrong + RIDGE * map_KC.square().sum() / len(label)
         value.backward()
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     fitted_KC, fitted_K = map_KC.detach().numpy(), bias_K.detach().numpy()
     return fitted_KC, fitted_K - fitted_KC @ middle_C.numpy()
 

@@ -1,13 +1,13 @@
 """Training on several processes: every batch is split by rows, gradients are averaged, one process writes output.
 
-    torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet
+    torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training fit default --data build/sim.parquet
 
 Use one process per GPU, or per group of cores (``--threads``). Without torchrun, :class:`Ranks` does nothing.
 
 The following equals training with one process, up to the rounding of sums: every process draws the same batch and keeps
 every ``size``-th row of it, so the batch of a step does not depend on the number of processes, and a run may be resumed
 with another number. Losses and balance losses are means over the whole batch (``ranks``), gradients are averaged before
-they are clipped, weights and optimiser states are the same in all processes. The first process validates, logs and
+they are clipped, weights and optimizer states are the same in all processes. The first process validates, logs and
 saves.
 
 The following differs: dropout, and other random numbers of a network, depend on (seed, step, process); BatchNorm (only
@@ -72,7 +72,7 @@ class Ranks:
     def average_gradients(self, network: nn.Module, loss: Tensor) -> Tensor:
         """Replace gradients by their means over processes; return the mean of the losses.
 
-        A parameter without a gradient in any process keeps none, so that the optimiser skips it.
+        A parameter without a gradient in any process keeps none, so that the optimizer skips it.
         """
         if self.alone:
             return loss.detach()

@@ -10,7 +10,10 @@ Notable:
   (same machine, threads and processes);
 - launched by torchrun, processes share every batch (``training.fit.distributed``);
 - ``bfloat16`` is the one reduced precision: it has the range of float32, so no loss scale is needed;
-- the progress bar is shown on a terminal only; otherwise a run prints only warnings, and progress is in ``log.jsonl``.
+- a progress bar on a terminal, else one line for each validation; ``log.jsonl`` has everything, ``metrics.csv`` and
+  ``learning-curves.png`` are made from it;
+- SIGINT and SIGTERM save a checkpoint; a full disk or a loss that is not finite leaves the last one as it was. No
+  checkpoint has weights that are not finite.
 
 **Expert load** is monitored for each mixture, since the loss does not show a collapsed mixture. It is relative to an
 even share: 1 is even, 0 is an expert without tokens. Every log line has the smallest and largest load of each mixture
@@ -24,10 +27,12 @@ run does not retain the random initial weights.
 import copy
 import logging
 import math
+import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +51,7 @@ from nightjar_alerts.training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     Checkpoint,
+    RunError,
     append_log,
     append_start,
     describe_start,
@@ -53,9 +59,9 @@ from nightjar_alerts.training.fit.checkpoints import (
     save_checkpoint,
     save_weights,
 )
+from nightjar_alerts.training.fit.curves import draw_curves, write_metrics
 from nightjar_alerts.training.fit.distributed import Ranks, join_launch, map_tensors
-from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig
-from nightjar_alerts.training.stopping import Stopped
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimizerConfig, ScheduleConfig
 
 
 class Interval:
@@ -152,7 +158,7 @@ NEW = ("head",)  # prefixes of parameters that are not transferred, unless a net
 Group = dict[str, Any]
 
 
-def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(config: OptimizerConfig, network: nn.Module) -> torch.optim.Optimizer:
     """Return AdamW over the trained parameters; ``decay = "matrices"`` excludes one-dimensional parameters from decay.
 
     With ``body_lr`` other than 1 the transferred parameters learn at that share of the rate (discriminative
@@ -170,13 +176,13 @@ def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.O
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
 
 
-def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate; groups with a ``share`` get that share of it."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = lr * group.get("share", 1.0)
 
 
-def _groups(config: OptimiserConfig, parameters: Sequence[nn.Parameter], share: float) -> list[Group]:
+def _groups(config: OptimizerConfig, parameters: Sequence[nn.Parameter], share: float) -> list[Group]:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     decayed = [parameter for parameter in trained if config.decay == "all" or parameter.ndim > 1]
     undecayed = [parameter for parameter in trained if config.decay == "matrices" and parameter.ndim <= 1]
@@ -200,7 +206,7 @@ def lr_factor(step: int, schedule: ScheduleConfig) -> float:
     return schedule.final_fraction + (1 - schedule.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, phase)))
 
 
-def clip_gradients(config: OptimiserConfig, network: nn.Module) -> torch.Tensor:
+def clip_gradients(config: OptimizerConfig, network: nn.Module) -> torch.Tensor:
     """Clip the gradients to the maximum norm; return the norm before clipping."""
     limit = math.inf if config.clip_norm is None else config.clip_norm
     return torch.nn.utils.clip_grad_norm_(network.parameters(), limit)
@@ -249,6 +255,14 @@ class Task(Protocol):
         return {name: mean.tolist() for name, mean in means.items()}
 
 
+class Stopped(KeyboardInterrupt):
+    """End of a run after a signal; ``number`` is that of the signal."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 class FitResult(NamedTuple):
     """Result of :func:`fit`."""
 
@@ -265,11 +279,13 @@ class TrainingRun:
     folder: Path
     network: nn.Module
     average: nn.Module | None
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     ranks: Ranks = field(default_factory=Ranks)
     step: int = 0
     best_score: float = -math.inf
     stale: int = 0
+    saved: int | None = None
+    """Step of the last checkpoint."""
 
     @property
     def scored(self) -> nn.Module:
@@ -304,21 +320,26 @@ def fit(
     Raises
     ------
     RunError
-        If the folder has a different run.
+        If the folder has a different run or cannot be written.
+    ValueError
+        If there is no such device.
     FloatingPointError
-        If the loss is not finite.
-    KeyboardInterrupt
+        If the loss, a gradient or a weight is not finite.
+    Stopped
         After SIGINT or SIGTERM, when a checkpoint has been saved.
     """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no CUDA device on this machine; train with --device cpu")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     ranks = join_launch(config.device)
-    checkpoint = ranks.from_first(lambda: open_run(folder, identity))
+    try:
+        checkpoint = ranks.from_first(lambda: open_run(folder, identity))
+    except OSError as error:
+        raise RunError(f"{_problem(folder, error)}. A checkpoint in it is kept. {RESUME}") from error
     run = begin(network.to(config.device), config, folder, ranks)
     if checkpoint is not None:
         _restore(run, checkpoint)
-    if ranks.first and not run.finished:
-        append_start(folder, describe_start(run.step, config.device, ranks.size))
     deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     if not run.finished:
         _loop(run, task, deadline, progress=progress)
@@ -328,70 +349,152 @@ def fit(
 def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> TrainingRun:
     """Return the initial state of a run of a network on its device."""
     ranks.align(network)
-    average = copy.deepcopy(network).eval() if config.optimiser.ema_decay is not None else None
-    return TrainingRun(config, folder, network, average, make_optimiser(config.optimiser, network), ranks)
+    average = copy.deepcopy(network).eval() if config.optimizer.ema_decay is not None else None
+    return TrainingRun(config, folder, network, average, make_optimizer(config.optimizer, network), ranks)
 
 
 def _restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     run.network.load_state_dict(checkpoint.network)
     if run.average is not None and checkpoint.average is not None:
         run.average.load_state_dict(checkpoint.average)
-    run.optimiser.load_state_dict(checkpoint.optimiser)
+    run.optimizer.load_state_dict(checkpoint.optimizer)
     run.step, run.best_score, run.stale = checkpoint.step, checkpoint.best_score, checkpoint.stale
+    run.saved = checkpoint.step
 
 
 def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: bool) -> None:
-    config = run.config
+    with _bar(run, progress and run.ranks.first) as bar, _signals(twice_ends=run.ranks.alone) as received:
+        report = _Report(run, bar, progress and bar.disable and run.ranks.first)
+        try:
+            if run.ranks.first:
+                append_start(run.folder, describe_start(run.step, run.config.device, run.ranks.size))
+            _steps(run, task, deadline, report, received)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"{error}. {_kept(run)}. Start another run with a lower learning rate (--set optimizer.lr=...)"
+            ) from error
+        except OSError as error:
+            raise RunError(f"{_problem(run.folder, error)}. {_kept(run)}. {RESUME}") from error
+    if received:
+        raise Stopped(f"stopped at step {run.step}; run the same command to resume from {run.folder}", received[0])
+
+
+def _steps(run: TrainingRun, task: Task, deadline: float | None, report: "_Report", received: Sequence[int]) -> None:
+    config, interval = run.config, Interval()
     batches = task.batches(run.step)
-    interval, postfix = Interval(), dict[str, str]()
-    with _bar(run, progress and run.ranks.first) as bar, _interruptible() as is_interrupted:
-        while not run.finished and not _is_over(run, deadline, is_interrupted):
-            train_step(run, task, next(batches), interval)
-            if run.step % config.validation.log_every == 0:
-                postfix["loss"] = f"{_log_interval(run, task, interval):.3f}"
-                interval = Interval()
-            if run.step % config.validation.every == 0 or run.step == config.schedule.steps:
-                _validate(run, task)
-                _save(run)
-                postfix["best"] = f"{run.best_score:.3f}"
-            bar.set_postfix(postfix, refresh=False)
-            bar.update()
+    while not run.finished and not _is_over(run, deadline, is_interrupted=bool(received)):
+        train_step(run, task, next(batches), interval)
+        if run.step % config.validation.log_every == 0:
+            report.loss = _log_interval(run, task, interval)
+            interval = Interval()
+        is_validated = run.step % config.validation.every == 0 or run.step == config.schedule.steps
+        if is_validated:
+            _require_finite(run)
+            scores = _validate(run, task)
+            _save(run)
+            report.validated(scores)
+        report.bar.set_postfix(report.postfix(), refresh=False)
+        report.bar.update()
     batches.close()
     if not run.finished:
+        _require_finite(run)
         _save(run)
-    if number := is_interrupted():
-        raise Stopped(f"stopped at step {run.step}; run the same command to resume from {run.folder}", number)
+    report.draw()
+
+
+RESUME = "Run the same command to resume"
+
+
+def _problem(folder: Path, error: OSError) -> str:
+    return f"{error.filename or folder}: {error.strerror or error}"
+
+
+def _kept(run: TrainingRun) -> str:
+    return "No checkpoint has been saved" if run.saved is None else f"The checkpoint of step {run.saved} is kept"
+
+
+def _require_finite(run: TrainingRun) -> None:
+    """Raise FloatingPointError for a weight that is not finite, before it is validated or saved."""
+    for name, value in run.network.named_parameters():
+        if not torch.isfinite(value).all():
+            raise FloatingPointError(f"the weights {name} are not finite at step {run.step}")
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns SIGINT or SIGTERM if it was received, else 0; a second signal stops at once.
+def _signals(*, twice_ends: bool) -> Iterator[list[int]]:
+    """Yield a list that SIGINT and SIGTERM are added to.
 
-    A step is not interrupted, so that the checkpoint is that of a whole step.
+    A step is not interrupted, so that the checkpoint is that of a whole step. A second signal stops at once if
+    ``twice_ends``; torchrun passes on Ctrl-C to processes that get it from the terminal too, so there it does not.
     """
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:
-        if received:
+        if received and twice_ends:
             raise Stopped("stopped at once; the last checkpoint is kept", number)
         received.append(number)
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield lambda: 0
+        yield received
         return
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: received[0] if received else 0
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+DRAWN_EVERY = 60.0  # seconds
+
+
+class _Report:
+    """Progress of a run for its reader: the bar or a line for each validation, the table of metrics, the picture."""
+
+    def __init__(self, run: TrainingRun, bar: "tqdm[None]", prints: bool) -> None:
+        self.run, self.bar, self.prints = run, bar, prints
+        self.began, self.first_step, self.drawn = time.monotonic(), run.step, time.monotonic()
+        self.loss: float | None = None
+        self.is_validated = False
+
+    def postfix(self) -> dict[str, str]:
+        """Return what the bar shows after rate and time."""
+        shown = {} if self.loss is None else {"loss": f"{self.loss:.3f}"}
+        return shown | ({"best": f"{self.run.best_score:.3f}"} if self.is_validated else {})
+
+    def validated(self, scores: dict[str, float]) -> None:
+        """Report a validation."""
+        self.is_validated = True
+        if self.prints:
+            sys.stderr.write(self._line(scores) + "\n")
+            sys.stderr.flush()
+        self.draw(DRAWN_EVERY)
+
+    def _line(self, scores: dict[str, float]) -> str:
+        run, steps = self.run, self.run.config.schedule.steps
+        rate = (run.step - self.first_step) / max(time.monotonic() - self.began, 1e-9)
+        named = {name: value for name, value in scores.items() if name != "score"} or scores
+        shown = {"loss": self.loss} if self.loss is not None else {}
+        texts = [f"{name} {value:.3f}" for name, value in {**shown, **named, "best score": run.best_score}.items()]
+        left = tqdm.format_interval(round((steps - run.step) / rate))
+        return f"{run.config.name}: step {run.step:,} of {steps:,}, {', '.join(texts)}, {rate:.2f} steps/s, {left} left"
+
+    def draw(self, pause: float = 0.0) -> None:
+        """Write the table of metrics, and the picture if the last one is older than ``pause`` seconds."""
+        rows = write_metrics(self.run.folder) if self.run.ranks.first else []
+        if rows and time.monotonic() >= self.drawn + pause:
+            draw_curves(self.run.folder, rows)
+            self.drawn = time.monotonic()
 
 
 @contextmanager
 def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
     """Show a progress bar on a terminal, with warnings above it; none if the output goes to a file."""
     steps, disable = run.config.schedule.steps, None if progress else True  # None: on a terminal only
-    with tqdm(total=steps, initial=run.step, desc=run.config.name, unit="step", disable=disable) as bar:
+    columns = shutil.get_terminal_size().columns  # tqdm shows nothing on a terminal that states no size
+    with tqdm(
+        total=steps, initial=run.step, desc=run.config.name, unit=" steps", disable=disable, ncols=columns
+    ) as bar:
         if bar.disable:
             yield bar
             return
@@ -399,34 +502,35 @@ def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
             yield bar
 
 
-def _is_over(run: TrainingRun, deadline: float | None, is_interrupted: Callable[[], int]) -> bool:
+def _is_over(run: TrainingRun, deadline: float | None, *, is_interrupted: bool) -> bool:
     """Return whether any process was interrupted or its deadline has passed.
 
     Processes ask each other before every step if there is a deadline, else only when they log, since asking takes time.
     """
     if deadline is None and not run.ranks.alone and run.step % run.config.validation.log_every:
         return False
-    return run.ranks.any(bool(is_interrupted()) or (deadline is not None and time.monotonic() >= deadline))
+    return run.ranks.any(is_interrupted or (deadline is not None and time.monotonic() >= deadline))
 
 
 def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> None:
     """Take one step on a batch; the result depends only on the state and the step of the run."""
     config = run.config
     torch.manual_seed(_step_seed(config.seed, run.step, run.ranks.rank))
-    set_lr(run.optimiser, config.optimiser.lr * lr_factor(run.step, config.schedule))
+    set_lr(run.optimizer, config.optimizer.lr * lr_factor(run.step, config.schedule))
     run.network.train()
     with torch.autocast(config.device, torch.bfloat16, enabled=config.bfloat16), run.ranks.joined():
         step = task.loss(run.network, to_device(run.ranks.share(batch), config.device))
-    run.optimiser.zero_grad(set_to_none=True)
+    run.optimizer.zero_grad(set_to_none=True)
     step.loss.backward()
     loss = run.ranks.average_gradients(run.network, step.loss)
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss.item()} at step {run.step}; lower the learning rate")
-    norm = clip_gradients(config.optimiser, run.network)
-    run.optimiser.step()
+    norm = clip_gradients(config.optimizer, run.network)
+    if not torch.isfinite(loss + norm):
+        name, value = ("gradient", norm) if torch.isfinite(loss) else ("loss", loss)
+        raise FloatingPointError(f"the {name} is {value.item()} at step {run.step}")
+    run.optimizer.step()
     run.step += 1
-    if run.average is not None and config.optimiser.ema_decay is not None:
-        update_average(run.average, run.network, config.optimiser.ema_decay, run.step)
+    if run.average is not None and config.optimizer.ema_decay is not None:
+        update_average(run.average, run.network, config.optimizer.ema_decay, run.step)
     interval.add({"loss": loss, "gradient_norm": norm, **step.log})
 
 
@@ -450,7 +554,7 @@ def _log_interval(run: TrainingRun, task: Task, interval: Interval) -> float:
     means["seconds_per_step"] = np.asarray(seconds)
     line = {
         "step": run.step,
-        "lr": run.optimiser.param_groups[0]["lr"],
+        "lr": run.optimizer.param_groups[0]["lr"],
         "loss": loss,
         "gradient_norm": norm,
         "seconds_per_step": seconds,
@@ -460,17 +564,18 @@ def _log_interval(run: TrainingRun, task: Task, interval: Interval) -> float:
     return loss
 
 
-def _validate(run: TrainingRun, task: Task) -> None:
+def _validate(run: TrainingRun, task: Task) -> dict[str, float]:
     with torch.inference_mode():
         scores = run.ranks.from_first(lambda: task.score(run.scored.eval()))
     better = scores["score"] > run.best_score
     run.stale = 0 if better else run.stale + 1
     run.best_score = max(run.best_score, scores["score"])
     if not run.ranks.first:
-        return
+        return scores
     if better or run.config.validation.keep == "last":
         save_weights(run.folder / BEST, run.scored.state_dict())
     append_log(run.folder, {"step": run.step, **{f"validation_{name}": score for name, score in scores.items()}})
+    return scores
 
 
 def _save(run: TrainingRun) -> None:
@@ -479,9 +584,10 @@ def _save(run: TrainingRun) -> None:
     checkpoint = Checkpoint(
         step=run.step,
         network=run.network.state_dict(),
-        optimiser=run.optimiser.state_dict(),
+        optimizer=run.optimizer.state_dict(),
         average=None if run.average is None else run.average.state_dict(),
         best_score=run.best_score,
         stale=run.stale,
     )
     save_checkpoint(run.folder / CHECKPOINT, checkpoint)
+    run.saved = run.step

@@ -131,7 +131,7 @@ class ClassificationTask(Task):
         if "aux_loss" in means:
             line["aux_loss"] = float(means["aux_loss"])
         shares = expert_shares(means)
-        learning = self.recipe.optimiser.body_lr > 0
+        learning = self.recipe.optimizer.body_lr > 0
         starved = self.watch.update(step, shares) if learning else {}  # frozen experts cannot recover
         return line | {"expert_load": load_range(shares), "starved_experts": starved}
 

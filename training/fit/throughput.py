@@ -2,7 +2,7 @@
 
     nightjar-train makers throughput default --data build/sim.parquet
 
-Both variants train the recipe's network from the same initial weights with the same optimiser, on the same views of the
+Both variants train the recipe's network from the same initial weights with the same optimizer, on the same views of the
 same objects, each prepared by a background thread. The grouped variant sorts each pool by length and excludes padding
 from everything but attention (``parts.packing``). The plain variant keeps the order in which light curves were drawn,
 pads every batch to its longest, and runs every layer on the padding. To make any network do so, its padding is marked

@@ -6,9 +6,12 @@ Run, and run again to resume; with torchrun on several processes (``training.fit
     torchrun --nproc-per-node 2 -m nightjar_alerts.training fit default --data build/sim.parquet --threads 1
 """
 
-from collections.abc import Callable, Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +26,8 @@ from nightjar_alerts.training.data.batches import (
 )
 from nightjar_alerts.training.data.dataset import Dataset, require_labels, split_indices
 from nightjar_alerts.training.data.mixture import read_training_data
-from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
+from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunConfig, State, best_path, fingerprint, load_best
+from nightjar_alerts.training.fit.distributed import is_first
 from nightjar_alerts.training.fit.loop import FitResult, Task, fit
 from nightjar_alerts.training.fit.tasks import ClassificationTask, ForecastingTask, MaskedReconstruction
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -38,12 +42,25 @@ TASKS: dict[NetworkTask, Callable[[Recipe, Dataset, dict[str, Int64]], Task]] = 
 }
 
 
+class Pretrained(NamedTuple):
+    """Weights that a run starts from: their origin, its hash, and the weights by name."""
+
+    origin: str
+    sha256: str
+    weights: State
+
+
+def weights_of_run(folder: Path) -> Pretrained:
+    """Return the best weights of a run folder. Raises RunError if there are none."""
+    return Pretrained(str(folder), sha256_of(best_path(folder)), load_best(folder))
+
+
 def train(
     recipe: Recipe,
     data: Path,
     folder: Path,
     *,
-    pretrained: Path | None = None,
+    pretrained: Path | Pretrained | None = None,
     max_minutes: float | None = None,
     progress: bool = True,
 ) -> FitResult:
@@ -53,7 +70,7 @@ def train(
 
     Parameters
     ----------
-    pretrained : run folder whose best weights are transferred where name and shape agree.
+    pretrained : weights that are transferred where name and shape agree, or the run folder that has them.
     max_minutes : save and return at the first step after this time; call again to resume.
 
     Raises
@@ -77,14 +94,38 @@ def train(
     if not len(split["train"]) or not len(split["validation"]):
         raise ValueError(f"{data} has too few objects for training and validation: {len(dataset)}")
     source, origin = fingerprint(data, len(dataset)), {}
+    if isinstance(pretrained, Path):
+        pretrained = weights_of_run(pretrained)
     if pretrained is not None:
-        origin = {"pretrained": str(pretrained), "pretrained_sha256": sha256_of(best_path(pretrained))}
+        origin = {"pretrained": pretrained.origin, "pretrained_sha256": pretrained.sha256}
     identity = RunConfig(recipe=recipe, data=source, **origin)
     network = start(recipe, dataset, split["train"])
     if pretrained is not None and not (folder / CHECKPOINT).exists():
-        transfer(load_best(pretrained), network, heads=recipe.keep_heads)
+        copied = transfer(pretrained.weights, network, heads=recipe.keep_heads)
+        if progress and is_first():
+            sys.stderr.write(describe_transfer(pretrained, network, copied))
     task = TASKS[recipe.task](recipe, dataset, split)
     return fit(network, task, recipe, folder, identity, max_minutes=max_minutes, progress=progress)
+
+
+def describe_transfer(pretrained: Pretrained, network: nn.Module, copied: Collection[str]) -> str:
+    """Return lines about the tensors of a network that were copied, those that are new and why, and unused ones."""
+    own = network.state_dict()
+    reasons: dict[str, list[str]] = {}
+    for name in own.keys() - set(copied):
+        known = pretrained.weights.get(name)
+        reason = "not in it" if known is None else "another shape" if known.shape != own[name].shape else "heads"
+        reasons.setdefault(f"new ({reason})", []).append(name)
+    if unused := pretrained.weights.keys() - own.keys():
+        reasons["unused"] = list(unused)
+    lines = [f"{len(copied)} of {len(own)} tensors are from {pretrained.origin}"]
+    lines += [f"  {reason}: {_by_part(names)}" for reason, names in sorted(reasons.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _by_part(names: Sequence[str]) -> str:
+    parts = Counter(name.partition(".")[0] for name in names)
+    return ", ".join(f"{part} ({count})" for part, count in sorted(parts.items()))
 
 
 def with_classes(recipe: Recipe, n_classes: int) -> Recipe:
@@ -97,7 +138,9 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
     torch.manual_seed(recipe.seed)
     network = build(recipe.network, recipe.task)
     if recipe.task == "classify":
-        network.fit_inputs(dataset.metadata[train_indices])  # type: ignore[operator]  # a classifier has it; nn.Module does not
+        fit_inputs = getattr(network, "fit_inputs", None)  # of networks that take metadata
+        if fit_inputs is not None:
+            fit_inputs(dataset.metadata[train_indices])
         fit_statistics = getattr(network, "fit_statistics", None)
         if fit_statistics is not None:
             fit_statistics(partial(_sample_inputs, network, recipe, dataset, train_indices))

@@ -29,7 +29,7 @@ from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 from nightjar_alerts.training.metrics import confusion, macro_f1
 from nightjar_alerts.training.recipes.schema import (
     FitConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     ScheduleConfig,
     ValidationConfig,
 )
@@ -159,13 +159,13 @@ def fit_heads(
     learns = branches is not None
     few, most = BRANCH_STEPS
     steps = steps or (min(most, max(few, PASSES * len(rows) // BATCH)) if learns else HEAD_STEPS)
-    optimiser = OptimiserConfig(
+    optimizer = OptimizerConfig(
         lr=1e-3 if learns else 2e-3, body_lr=0.2 if learns else 0.0, weight_decay=0.05, ema_decay=0.99
     )
     config = FitConfig(
         name="heads and branches" if learns else "heads",
         schedule=ScheduleConfig(steps=steps, warmup_steps=min(25, steps)),
-        optimiser=optimiser,
+        optimizer=optimizer,
         validation=ValidationConfig(every=max(1, steps // 4) if learns else steps, log_every=20, keep="last"),
         seed=seed,
         device=device,  # type: ignore[arg-type]  # checked by the model

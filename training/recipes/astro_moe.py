@@ -11,7 +11,7 @@ from nightjar_alerts.training.data.augment import AugmentationConfig, DegradeCon
 from nightjar_alerts.training.data.targets import MaskingConfig
 from nightjar_alerts.training.recipes.schema import (
     BatchConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     ScheduleConfig,
     ValidationConfig,
@@ -25,7 +25,7 @@ def astro_moe_tm() -> Recipe:
         network=AstroMoEConfig(time_encoding="modulation"),
         schedule=ScheduleConfig(steps=400_000, shape="constant", patience=3),
         validation=ValidationConfig(every=20_000, objects=20_000, log_every=100),
-        optimiser=OptimiserConfig(clip_norm=None),
+        optimizer=OptimizerConfig(clip_norm=None),
     )
 
 
@@ -39,6 +39,21 @@ def multiband_astromer() -> Recipe:
     return with_network(astro_moe_pe(), "multiband-astromer", n_experts=0, n_input_experts=0)
 
 
+def astro_moe_tm_pretraining() -> Recipe:
+    """Return the pretraining of ``astro-moe-tm``."""
+    return pretraining(astro_moe_tm())
+
+
+def astro_moe_pe_pretraining() -> Recipe:
+    """Return the pretraining of ``astro-moe-pe``."""
+    return pretraining(astro_moe_pe())
+
+
+def multiband_astromer_pretraining() -> Recipe:
+    """Return the pretraining of ``multiband-astromer``."""
+    return pretraining(multiband_astromer())
+
+
 def default() -> Recipe:
     """Return the shipped model: Astro-MoE, time modulation, two thirds of the paper's width, 2,140,966 parameters.
 
@@ -50,7 +65,7 @@ def default() -> Recipe:
         update={
             "schedule": ScheduleConfig(steps=12_000, warmup_steps=200),
             "batch": BatchConfig(size=64, pool=16),
-            "optimiser": OptimiserConfig(lr=1e-3, ema_decay=0.998),
+            "optimizer": OptimizerConfig(lr=1e-3, ema_decay=0.998),
             "validation": ValidationConfig(),
             "threads": 1,  # training another seed in parallel is more efficient than a second thread
             "augmentation": AugmentationConfig(
@@ -91,7 +106,7 @@ def debug() -> Recipe:
         update={
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": OptimiserConfig(lr=3e-3, ema_decay=0.9),
+            "optimizer": OptimizerConfig(lr=3e-3, ema_decay=0.9),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -130,7 +145,7 @@ def default_finetuning() -> Recipe:
         update={
             "schedule": ScheduleConfig(steps=700, warmup_steps=25),
             "batch": BatchConfig(size=64, pool=16, balance=0.5),
-            "optimiser": OptimiserConfig(lr=2e-3, body_lr=0.0, weight_decay=0.05, ema_decay=0.99),
+            "optimizer": OptimizerConfig(lr=2e-3, body_lr=0.0, weight_decay=0.05, ema_decay=0.99),
             "validation": ValidationConfig(every=350, objects=1_000, keep="last"),
             "augmentation": AugmentationConfig(mta_days=()),
         }
@@ -191,7 +206,7 @@ def surveys() -> Recipe:
         update={
             "name": "surveys",
             "schedule": ScheduleConfig(steps=1_600, warmup_steps=60, final_fraction=0.0),
-            "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.998),
+            "optimizer": OptimizerConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.998),
             "validation": ValidationConfig(every=500, objects=2_000, keep="last"),
             "augmentation": augmentation,
             "keep_heads": True,

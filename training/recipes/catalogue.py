@@ -13,11 +13,13 @@ Notable:
 - ``surveys`` trains the network of a bundle on light curves of every survey; ``surveys-heads``, ``surveys-bands`` and
   ``ztf-types`` configure the light curves of ``makers draw``;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
-- the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``train --pretrained``) or to forecast;
+- the task of a recipe is to classify, to reconstruct (``...-pretraining``, for ``fit --pretrained``) or to forecast;
 - a variant calls its parent and changes the differences.
 
-Print a resolved recipe::
+``_PURPOSES`` says when to use each. A TOML file or ``--set`` changes a recipe (``training.recipes.resolve``). List the
+recipes, and print one::
 
+    nightjar-train describe
     nightjar-train describe default
 
 The recipes of Astro-MoE are in ``astro_moe``. This module has those of the other published networks:
@@ -30,7 +32,7 @@ recipes.
 - a network in one band uses 200 observations of that band, including those before the trigger, since periodic variables
   have none;
 - half of a window is probed, counted as in the released code (``training.data.targets``), and the loss is its RMSE;
-- the released optimiser is Adam(0.9, 0.98) with Noam's schedule, which for this width warms up over 4,000 steps to
+- the released optimizer is Adam(0.9, 0.98) with Noam's schedule, which for this width warms up over 4,000 steps to
   9.9e-4; a cosine replaces its slow decay, so that a run ends.
 
 Pretrain, then classify from its weights::
@@ -86,7 +88,7 @@ from nightjar_alerts.training.recipes import astro_moe
 from nightjar_alerts.training.recipes.schema import (
     BatchConfig,
     DataConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     ScheduleConfig,
     ValidationConfig,
@@ -117,7 +119,7 @@ def astromer() -> Recipe:
         augmentation=AugmentationConfig(mta_days=()),
         schedule=ScheduleConfig(steps=20_000, warmup_steps=500),
         batch=BatchConfig(size=256),
-        optimiser=OptimiserConfig(lr=1e-3, betas=(0.9, 0.98)),
+        optimizer=OptimizerConfig(lr=1e-3, betas=(0.9, 0.98)),
     )
 
 
@@ -144,7 +146,7 @@ def debug_astromer() -> Recipe:
             "network": DEBUG_ASTROMER,
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": OptimiserConfig(lr=3e-3, ema_decay=0.9),
+            "optimizer": OptimizerConfig(lr=3e-3, ema_decay=0.9),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -181,7 +183,7 @@ def informer() -> Recipe:
         augmentation=AugmentationConfig(at_detection=0.5, g_r_only=0.1, detected_only=0.15, short_history=0.1),
         schedule=ScheduleConfig(steps=7_200, warmup_steps=200),
         batch=BatchConfig(size=64, pool=16),
-        optimiser=OptimiserConfig(lr=1e-3, weight_decay=0.01, decay="matrices", clip_norm=1.0, ema_decay=0.998),
+        optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.01, decay="matrices", clip_norm=1.0, ema_decay=0.998),
         validation=ValidationConfig(),
     )
 
@@ -221,7 +223,7 @@ def _small_informer(recipe: Recipe, name: str, **changes: object) -> Recipe:
             "network": network,
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": recipe.optimiser.model_copy(update={"lr": 3e-3, "ema_decay": 0.9}),
+            "optimizer": recipe.optimizer.model_copy(update={"lr": 3e-3, "ema_decay": 0.9}),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -277,7 +279,7 @@ def romae_surveys() -> Recipe:
             "name": "romae-surveys",
             "network": romae_default().network,
             "schedule": ScheduleConfig(steps=1_050, warmup_steps=100, final_fraction=0.0),
-            "optimiser": surveys.optimiser.model_copy(update={"lr": 8e-4}),
+            "optimizer": surveys.optimizer.model_copy(update={"lr": 8e-4}),
             "validation": ValidationConfig(every=400, objects=1_000, keep="last"),
         }
     )
@@ -291,7 +293,7 @@ def debug_romae() -> Recipe:
             "network": _debug_romae(),
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
-            "optimiser": OptimiserConfig(lr=3e-3, ema_decay=0.9),
+            "optimizer": OptimizerConfig(lr=3e-3, ema_decay=0.9),
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
@@ -311,7 +313,7 @@ def _romae(name: str, encoder: RoMAEEncoderConfig) -> Recipe:
         augmentation=AS_SEEN,
         schedule=ScheduleConfig(steps=25 * TRAINING_EPOCH, warmup_steps=2_000, final_fraction=0.0),
         batch=BatchConfig(size=256),
-        optimiser=OptimiserConfig(lr=1e-4, weight_decay=0.05, clip_norm=10.0),
+        optimizer=OptimizerConfig(lr=1e-4, weight_decay=0.05, clip_norm=10.0),
         validation=ValidationConfig(every=500, log_every=100),
     )
 
@@ -325,7 +327,7 @@ def _romae_pretraining(name: str, encoder: RoMAEEncoderConfig) -> Recipe:
         masking=HALF_HIDDEN,
         schedule=ScheduleConfig(steps=400 * PRETRAINING_EPOCH, warmup_steps=2_000, final_fraction=0.0),
         batch=BatchConfig(size=512, balance=0.0),
-        optimiser=OptimiserConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.05, clip_norm=10.0),
+        optimizer=OptimizerConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.05, clip_norm=10.0),
         validation=ValidationConfig(every=1_000, log_every=100),
     )
 
@@ -335,41 +337,46 @@ def _debug_romae() -> RoMAEConfig:
     return RoMAEConfig(encoder=sizes, decoder=sizes.model_copy(update={"depth": 1}))
 
 
-_FACTORIES: tuple[Callable[[], Recipe], ...] = (
-    astro_moe.astro_moe_pe,
-    astro_moe.astro_moe_tm,
-    astro_moe.multiband_astromer,
-    astro_moe.default,
-    astro_moe.default_dense,
-    astro_moe.default_finetuning,
-    astro_moe.surveys_heads,
-    astro_moe.surveys_bands,
-    astro_moe.surveys,
-    astro_moe.ztf_types,
-    astro_moe.default_pe,
-    astro_moe.default_pretraining,
-    astro_moe.debug,
-    astro_moe.debug_pretraining,
-    romae_tiny_shallow,
-    romae_tiny,
-    romae_small,
-    romae_base,
-    romae_tiny_shallow_pretraining,
-    romae_tiny_pretraining,
-    romae_default,
-    romae_surveys,
-    debug_romae,
-    debug_romae_pretraining,
-    astromer,
-    astromer_v2,
-    astromer_pretraining,
-    astromer_v2_pretraining,
-    debug_astromer,
-    debug_astromer_pretraining,
-    informer,
-    informer_forecast,
-    debug_informer,
-    debug_informer_forecast,
-)
+_PURPOSES: dict[Callable[[], Recipe], str] = {
+    astro_moe.astro_moe_pe: "the published Astro-MoE with fixed positional encoding; needs a GPU and ELAsTiCC's size",
+    astro_moe.astro_moe_tm: "the published Astro-MoE with time modulation; needs a GPU and ELAsTiCC's size",
+    astro_moe.multiband_astromer: "the published baseline of Astro-MoE without experts, for comparisons with it",
+    astro_moe.astro_moe_pe_pretraining: "masked pretraining of astro-moe-pe on light curves without labels",
+    astro_moe.astro_moe_tm_pretraining: "masked pretraining of astro-moe-tm on light curves without labels",
+    astro_moe.multiband_astromer_pretraining: "masked pretraining of multiband-astromer on light curves without labels",
+    astro_moe.default: "the network to begin with: alerts with or without metadata, an hour on one core",
+    astro_moe.default_dense: "the default without experts, to measure what experts change",
+    astro_moe.default_finetuning: "new heads for a few hundred to a few thousand labelled objects; needs --pretrained",
+    astro_moe.surveys_heads: "the light curves that `makers draw` draws for trees and calibration",
+    astro_moe.surveys_bands: "as surveys-heads, with more light curves in few bands",
+    astro_moe.surveys: "continue a bundle on light curves of many surveys, its heads included; needs --pretrained",
+    astro_moe.ztf_types: "the light curves of ZTF's six types of supernovae for `makers ztf-types`",
+    astro_moe.default_pe: "the default with fixed positional encoding, to measure what time modulation changes",
+    astro_moe.default_pretraining: "masked pretraining of default on light curves without labels",
+    astro_moe.debug: "a try of all commands within a minute; its scores are poor",
+    astro_moe.debug_pretraining: "a try of pretraining within a minute, for debug",
+    romae_tiny_shallow: "RoMAE's smallest network, for light curves without metadata on a CPU",
+    romae_tiny: "the authors' RoMAE for light curves without metadata; needs a GPU",
+    romae_small: "a wider RoMAE, for at least a million light curves on a GPU",
+    romae_base: "the widest RoMAE, for at least a million light curves on a GPU",
+    romae_tiny_shallow_pretraining: "masked pretraining of romae-tiny-shallow on light curves without labels",
+    romae_tiny_pretraining: "masked pretraining of romae-tiny on light curves without labels",
+    romae_default: "RoMAE's smallest network with the training of default, an hour on one core",
+    romae_surveys: "continue romae-default on light curves of many surveys, its head included; needs --pretrained",
+    debug_romae: "a try of RoMAE within a minute; its scores are poor",
+    debug_romae_pretraining: "a try of RoMAE's pretraining within a minute, for debug-romae",
+    astromer: "ASTROMER as published, for archives of long light curves in one band",
+    astromer_v2: "ASTROMER's second version, six blocks, for archives of long light curves in one band",
+    astromer_pretraining: "masked pretraining of astromer on light curves without labels",
+    astromer_v2_pretraining: "masked pretraining of astromer-v2 on light curves without labels",
+    debug_astromer: "a try of ASTROMER within a minute; its scores are poor",
+    debug_astromer_pretraining: "a try of ASTROMER's pretraining within a minute, for debug-astromer",
+    informer: "histories of up to 1,024 points per band, which other networks cut",
+    informer_forecast: "forecasts of the flux up to 60 days after an alert; cannot be exported",
+    debug_informer: "a try of Informer within a minute; its scores are poor",
+    debug_informer_forecast: "a try of forecasts within a minute; cannot be exported",
+}
 
-RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in _FACTORIES}
+RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in _PURPOSES}
+PURPOSES: dict[str, str] = {make().name: purpose for make, purpose in _PURPOSES.items()}
+"""When to use each recipe."""

@@ -6,7 +6,7 @@ experiment; :class:`Recipe` adds the network, the data and the task of a run on 
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.networks.zoo import NetworkConfig, NetworkTask
@@ -47,7 +47,7 @@ class BatchConfig(Frozen):
     )
 
 
-class OptimiserConfig(Frozen):
+class OptimizerConfig(Frozen):
     """AdamW, gradient clipping and the averaged weights."""
 
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
@@ -84,7 +84,10 @@ class FitConfig(Frozen):
 
     name: str
     schedule: ScheduleConfig
-    optimiser: OptimiserConfig = OptimiserConfig()
+    optimizer: OptimizerConfig = Field(
+        default=OptimizerConfig(),
+        validation_alias=AliasChoices("optimizer", "optimiser"),  # its name in the manifests of the shipped bundles
+    )
     validation: ValidationConfig = ValidationConfig()
     seed: int = Field(default=0, ge=0)
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's own choice")

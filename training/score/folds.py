@@ -29,7 +29,7 @@ from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import view_examples
 from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from nightjar_alerts.training.fit.checkpoints import fingerprint
-from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.fit.train import Pretrained, train
 from nightjar_alerts.training.fit.trees.classical import Kind, fit_trees
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
 from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class
@@ -58,7 +58,7 @@ def crossvalidate(
     runs: Path | None,
     *,
     folds: int = 5,
-    pretrained: Path | None = None,
+    pretrained: Path | Pretrained | None = None,
     trees: Sequence[Kind] = (),
     features: FeatureSet = "union",
     progress: bool = True,
@@ -68,7 +68,8 @@ def crossvalidate(
     Parameters
     ----------
     runs : folder for the run folders of the folds; None: trees only.
-    pretrained : run folder with the initial weights of every fold. It must not be trained on objects of this file.
+    pretrained : initial weights of every fold, or the run folder that has them. They must not be trained on objects of
+        this file.
 
     Raises
     ------

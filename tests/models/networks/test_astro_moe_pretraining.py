@@ -108,15 +108,15 @@ def test_padding_and_batch_mates_do_not_matter(changes: dict[str, Any]) -> None:
 def test_pretraining_learns_and_every_weight_takes_part(changes: dict[str, Any]) -> None:
     module, inputs = network(**changes).train(), columns()
     masks = masking(inputs[4])
-    optimiser = torch.optim.Adam(module.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
     losses = []
     for _ in range(25):
         output = module(*inputs, masks)
         error = (output.prediction_BLK - output.target_BLK)[masks.probed_BL].square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         error.backward()
         assert all(parameter.grad is not None for parameter in module.parameters())
-        optimiser.step()
+        optimizer.step()
         losses.append(float(error.detach()))
     assert losses[-1] < 0.6 * losses[0]
 

@@ -102,7 +102,7 @@ def test_attributes_of_the_contract() -> None:
 
 def test_size_of_the_defaults() -> None:
     counts = count_parameters(InformerClassifier(InformerConfig()))
-    assert counts["total"] == 499_988
+    assert counts.total == 499_988
 
 
 @pytest.mark.nightly

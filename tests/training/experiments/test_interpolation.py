@@ -113,7 +113,7 @@ def test_the_plan_is_the_published_run() -> None:
     assert Interpolation(most_observed=20).plan().variant == "romae-x50-n20"
     plan = Interpolation(seed=3).plan()
     assert (plan.variant, plan.published_steps, plan.fit.seed) == ("romae-x50", 10_000, 3)
-    assert (plan.fit.schedule.warmup_steps, plan.fit.optimiser.clip_norm) == (200, 1.0)
+    assert (plan.fit.schedule.warmup_steps, plan.fit.optimizer.clip_norm) == (200, 1.0)
     batch = next(plan.task.batches(0))
     assert batch.values_BLK.shape == (8, 50, 1)
     shown_B = (~batch.hidden_BL).sum(1)

@@ -36,7 +36,7 @@ def test_networks_have_the_published_sizes(width: Literal[180, 432, 720], millio
     parameters = sum(parameter.numel() for parameter in plan.network.encoder.parameters())
     assert parameters / 1e6 == pytest.approx(millions, rel=3e-3)
     assert (plan.published_steps, plan.fit.schedule.warmup_steps) == (3_130, 625)
-    assert (plan.fit.optimiser.lr, plan.fit.optimiser.weight_decay, plan.fit.optimiser.clip_norm) == (5e-4, 0.01, None)
+    assert (plan.fit.optimizer.lr, plan.fit.optimizer.weight_decay, plan.fit.optimizer.clip_norm) == (5e-4, 0.01, None)
 
 
 def test_without_cls_every_token_says_the_same() -> None:

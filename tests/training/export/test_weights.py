@@ -24,7 +24,7 @@ from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import weights
 from nightjar_alerts.training.export.bundle import export_bundle
 from nightjar_alerts.training.export.describe import Release
-from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig, load_network
+from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig, RunError, load_network
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.bundles import random_tokens, tiny_network
 
@@ -72,6 +72,19 @@ def altered(folder: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
 def tensor_named(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
     found: onnx.TensorProto = next(tensor for tensor in model.graph.initializer if tensor.name == name)
     return found
+
+
+@pytest.mark.parametrize("source", ["astro-moe-elasticc", str(DEFAULT_BUNDLE)])
+def test_initial_weights_of_a_bundle_are_those_of_its_graph(source: str) -> None:
+    found = weights.initial_weights(source)
+    network, _ = weights.read_network(DEFAULT_BUNDLE)
+    assert found.origin == "astro-moe-elasticc 3.1.0"
+    assert torch.equal(found.weights["light_curve.cls_1D"], network.state_dict()["light_curve.cls_1D"])
+
+
+def test_initial_weights_of_nothing_name_the_bundles() -> None:
+    with pytest.raises(RunError, match=r"neither a run folder, nor a bundle's folder, nor one of .*astro-moe-elasticc"):
+        weights.initial_weights("astro-moe")
 
 
 def test_read_network_with_exchanged_weights_raises(tmp_path: Path) -> None:

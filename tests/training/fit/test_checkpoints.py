@@ -34,8 +34,8 @@ RUN = RunConfig(recipe=debug(), data=DataSource(name="x.parquet", sha256="0" * 6
 
 
 def checkpoint(step: int = 3) -> Checkpoint:
-    optimiser = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.999)}]}
-    return Checkpoint(step, {"w": torch.arange(3.0)}, optimiser, None, 0.5, 1)
+    optimizer = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.999)}]}
+    return Checkpoint(step, {"w": torch.arange(3.0)}, optimizer, None, 0.5, 1)
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     loaded = load_checkpoint(tmp_path / CHECKPOINT)
     assert (loaded.step, loaded.best_score, loaded.stale, loaded.average) == (3, 0.5, 1, None)
     assert torch.equal(loaded.network["w"], torch.arange(3.0))
-    assert loaded.optimiser["param_groups"] == [{"lr": 1e-3, "betas": (0.9, 0.999)}]
+    assert loaded.optimizer["param_groups"] == [{"lr": 1e-3, "betas": (0.9, 0.999)}]
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
 
 
@@ -132,3 +132,13 @@ def test_fingerprint_differs_between_files(tmp_path: Path) -> None:
     a, b = fingerprint(tmp_path / "a", 1), fingerprint(tmp_path / "b", 1)
     assert a.sha256 != b.sha256
     assert json.loads(a.model_dump_json())["name"] == "a"
+
+
+def test_open_run_reads_the_spelling_of_older_runs(tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(RUN.model_dump_json().replace('"optimizer"', '"optimiser"'))
+    state = {name: getattr(checkpoint(), name) for name in Checkpoint.__dataclass_fields__}
+    state["optimiser"] = state.pop("optimizer")
+    torch.save(state, tmp_path / CHECKPOINT)
+    resumed = open_run(tmp_path, RUN)
+    assert resumed is not None
+    assert resumed.optimizer == checkpoint().optimizer

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,22 @@ def test_a_resumed_run_of_two_processes_is_the_uninterrupted_one(launch: tuple[P
     assert [json.loads(line)["step"] for line in starts] == [0, 3]
     assert all(torch.equal(value, parts.network[name]) for name, value in whole.network.items())
     assert whole.best_score == parts.best_score
+
+
+def test_torchrun_that_is_terminated_leaves_a_checkpoint(data: Path, tmp_path: Path) -> None:
+    options = f"--data {data} --out {tmp_path / 'run'} --steps 5000 --threads 1 --set validation.log_every=1"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *launcher, "-m", "nightjar_alerts.training", "fit", "debug", *options.split()]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not read_log(tmp_path / "run") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.terminate()
+        _, printed = process.communicate(timeout=120)
+    step = load_checkpoint(tmp_path / "run" / CHECKPOINT).step
+    assert 0 < step < 5000
+    assert f"stopped at step {step}; run the same command to resume" in printed
 
 
 def test_without_torchrun_nothing_is_communicated(monkeypatch: pytest.MonkeyPatch) -> None:

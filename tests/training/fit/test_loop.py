@@ -1,7 +1,10 @@
 """The loop by itself, on a task of a few numbers: resume, scores, averages, devices, decay groups."""
 
+import csv
+import errno
 import io
 import logging
+import re
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -14,9 +17,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from nightjar_alerts.training.fit import checkpoints
 from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
+from nightjar_alerts.training.fit.curves import METRICS, PICTURE
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, lr_factor, to_device, update_average
-from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimizerConfig, ScheduleConfig, ValidationConfig
 
 
 class Pair(NamedTuple):
@@ -47,7 +52,7 @@ def config(steps: int = 40, **changes: Any) -> FitConfig:
     base = FitConfig(
         name="line",
         schedule=ScheduleConfig(steps=steps, warmup_steps=2),
-        optimiser=OptimiserConfig(lr=0.3, ema_decay=0.5),
+        optimizer=OptimizerConfig(lr=0.3, ema_decay=0.5),
         validation=ValidationConfig(every=10, log_every=5),
         threads=1,
     )
@@ -108,13 +113,29 @@ def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 def test_another_configuration_in_the_folder_is_refused(tmp_path: Path) -> None:
     fit(network(), Line(), config(10), tmp_path, config(10), progress=False)
-    with pytest.raises(RunError, match="another run"):
+    with pytest.raises(RunError, match=r"another run \(schedule\.steps is 10, now 20\)"):
         fit(network(), Line(), config(20), tmp_path, config(20), progress=False)
 
 
-def test_written_to_a_file_a_run_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    fit(network(), Line(), config(10), tmp_path, config(10), progress=True)
-    assert capfd.readouterr() == ("", "")
+def test_fit_in_a_pipe_prints_a_line_for_each_validation(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fit(network(), Line(), config(20), tmp_path, config(20), progress=True)
+    out, err = capfd.readouterr()
+    first, last = err.splitlines()
+    assert out == ""
+    assert re.fullmatch(
+        r"line: step 10 of 20, loss [\d.]+, rmse [\d.]+, best score -[\d.]+, [\d.]+ steps/s, 00:0\d left", first
+    )
+    assert last.startswith("line: step 20 of 20")
+
+
+def test_fit_writes_metrics_as_a_table_and_a_picture(tmp_path: Path) -> None:
+    fit(network(), Line(), config(), tmp_path, config(), progress=False)
+    with (tmp_path / METRICS).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [bool(row["validation_rmse"]) for row in rows] == [False, True] * 4
+    assert all(float(row["loss"]) > 0 for row in rows)
+    assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_on_a_terminal_there_is_a_bar_and_warnings_stand_above_it(
@@ -140,10 +161,10 @@ def test_on_a_terminal_there_is_a_bar_and_warnings_stand_above_it(
     assert "best=-" in last  # minus an error
 
 
-def test_make_optimiser_with_matrices_does_not_decay_biases(tmp_path: Path) -> None:
+def test_make_optimizer_with_matrices_does_not_decay_biases(tmp_path: Path) -> None:
     for decay in ("all", "matrices"):
-        optimiser = OptimiserConfig(lr=1e-6, weight_decay=1e5, decay=decay)
-        fit(network(), Line(), config(5, optimiser=optimiser), tmp_path / decay, config(), progress=False)
+        optimizer = OptimizerConfig(lr=1e-6, weight_decay=1e5, decay=decay)
+        fit(network(), Line(), config(5, optimizer=optimizer), tmp_path / decay, config(), progress=False)
     spared, decayed = (load_checkpoint(tmp_path / name / CHECKPOINT).network for name in ("matrices", "all"))
     before = network().state_dict()
     torch.testing.assert_close(spared["1.bias"], before["1.bias"], atol=1e-4, rtol=1e-4)
@@ -217,3 +238,67 @@ def test_fit_after_a_signal_saves_the_step_and_resumes(number: signal.Signals, t
     fit(network(), Line(), config(), tmp_path / "whole", config(), progress=False)
     for name, value in load_best(tmp_path / "whole").items():
         assert torch.equal(load_best(tmp_path / "run")[name], value)
+
+
+def assert_resumes_as(whole: Path, run: Path) -> None:
+    """Resume a run and compare its weights with those of an uninterrupted one."""
+    fit(network(), Line(), config(), run, config(), progress=False)
+    fit(network(), Line(), config(), whole, config(), progress=False)
+    assert all(torch.equal(load_best(run)[name], value) for name, value in load_best(whole).items())
+
+
+def test_fit_on_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, save = [], torch.save
+
+    def full(content: object, file: Any) -> None:
+        calls.append(file)
+        if len(calls) > 2:  # the weights and the checkpoint of the first validation fit
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(content, file)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(RunError, match=r"No space left on device\. The checkpoint of step 10 is kept\. Run the same"):
+        fit(network(), Line(), config(), tmp_path / "run", config(), progress=False)
+    monkeypatch.undo()
+    assert_resumes_as(tmp_path / "whole", tmp_path / "run")
+
+
+def test_save_weights_on_a_full_disk_raises_an_error_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "best.pt.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save_weights(tmp_path / "best.pt", network().state_dict())
+    assert list(tmp_path.iterdir()) == []
+
+
+class Broken(Line):
+    """A loss whose value or gradient is not finite in its fifteenth step."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.losses = factor, 0
+
+    def loss(self, network: nn.Module, batch: Pair) -> StepLoss:
+        self.losses += 1
+        loss = super().loss(network, batch).loss
+        return StepLoss(loss if self.losses < 15 else (loss - loss.detach()).abs().sqrt() + self.factor, {})
+
+
+@pytest.mark.parametrize(("factor", "name"), [(float("nan"), "loss"), (1.0, "gradient")])
+def test_fit_with_a_value_that_is_not_finite_keeps_the_last_checkpoint(
+    factor: float, name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FloatingPointError, match=f"the {name} is nan at step 14. The checkpoint of step 10 is kept"):
+        fit(network(), Broken(factor), config(), tmp_path / "run", config(), progress=False)
+    assert_resumes_as(tmp_path / "whole", tmp_path / "run")
+
+
+def test_fit_saves_no_weights_that_are_not_finite(tmp_path: Path) -> None:
+    wild = config(10, optimizer=OptimizerConfig(lr=1e39))
+    with pytest.raises(FloatingPointError, match="No checkpoint has been saved"):
+        fit(network(), Line(), wild, tmp_path, wild, progress=False)
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_fit_without_a_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no CUDA device"):
+        fit(network(), Line(), config(device="cuda"), tmp_path, config(), progress=False)

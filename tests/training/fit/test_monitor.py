@@ -13,7 +13,7 @@ from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig, read
 from nightjar_alerts.training.fit.loop import INTERVALS, STARVED, StarvationWatch, expert_shares, fit, load_range
 from nightjar_alerts.training.fit.train import TASKS, start
 from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
-from nightjar_alerts.training.recipes.schema import OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.recipes.schema import OptimizerConfig, ScheduleConfig, ValidationConfig
 from support.toy_dataset import write_toy_dataset
 
 FAIR, FALLEN = np.array([1.0, 1.0, 1.0]), np.array([1.6, STARVED / 2, 1.35])
@@ -53,7 +53,7 @@ def test_a_collapsing_router_sets_off_the_alarm(
         update={
             "network": base.network.model_copy(update={"aux_weight": -3.0, "n_input_experts": 0}),
             "schedule": ScheduleConfig(steps=36, warmup_steps=3),
-            "optimiser": OptimiserConfig(lr=1e-2),
+            "optimizer": OptimizerConfig(lr=1e-2),
             "batch": base.batch.model_copy(update={"size": 8}),
             "validation": ValidationConfig(every=36, objects=4, log_every=3),
             "threads": 1,

@@ -23,6 +23,7 @@ from nightjar_alerts.training.fit.checkpoints import (
     open_run,
     read_config,
 )
+from nightjar_alerts.training.fit.curves import METRICS, PICTURE
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
 from nightjar_alerts.training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
@@ -50,7 +51,7 @@ def test_run_folder_reproduces_the_weights(data: Path, tmp_path: Path) -> None:
     train(tiny(debug_pretraining()), data, tmp_path / "before", progress=False)
     first, again = tmp_path / "first", tmp_path / "again"
     train(tiny(debug()), data, first, pretrained=tmp_path / "before", progress=False)
-    assert {path.name for path in first.iterdir()} == {CONFIG, STARTS, LOG, CHECKPOINT, BEST}
+    assert {path.name for path in first.iterdir()} == {CONFIG, STARTS, LOG, METRICS, PICTURE, CHECKPOINT, BEST}
     config = read_config(first)  # everything below comes from the folder and the files that it names
     assert config.data == fingerprint(data, len(read_dataset(data)))
     assert config.pretrained is not None

@@ -1,6 +1,7 @@
 """Training runs on light curves: exact resume, determinism, learning, what they write, pretrained weights."""
 
 import multiprocessing
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from nightjar_alerts.training.fit.loop import Task, TrainingRun
 from nightjar_alerts.training.fit.tasks import draw_validation, loss_of, predict
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.astro_moe import debug
-from nightjar_alerts.training.recipes.schema import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.recipes.schema import OptimizerConfig, Recipe, ScheduleConfig, ValidationConfig
 from support.toy_dataset import write_toy_dataset
 
 pytestmark = pytest.mark.slow
@@ -71,8 +72,8 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(data: Path,
     assert whole.average is not None
     assert halves.average is not None
     assert_same(whole.average, halves.average)
-    for number, moments in whole.optimiser["state"].items():
-        assert_same(moments, halves.optimiser["state"][number])
+    for number, moments in whole.optimizer["state"].items():
+        assert_same(moments, halves.optimizer["state"][number])
     assert whole.best_score == halves.best_score
     steps = [line["step"] for line in read_log(tmp_path / "halves") if "loss" in line]
     assert steps == [2, 4, 6]
@@ -116,7 +117,7 @@ def test_two_runs_of_a_recipe_are_the_same_run_and_seeds_differ(data: Path, tmp_
 
 def test_training_lowers_the_loss_and_raises_the_score(data: Path, tmp_path: Path) -> None:
     recipe = tiny(
-        120, optimiser=OptimiserConfig(lr=5e-3), validation=ValidationConfig(every=60, objects=10, log_every=20)
+        120, optimizer=OptimizerConfig(lr=5e-3), validation=ValidationConfig(every=60, objects=10, log_every=20)
     )
     result = train(recipe, data, tmp_path, progress=False)
     losses = [line["loss"] for line in read_log(tmp_path) if "loss" in line]
@@ -179,16 +180,16 @@ def test_too_few_objects_are_refused(tmp_path: Path) -> None:
 
 def test_patience_ends_a_run_that_does_not_improve(data: Path, tmp_path: Path) -> None:
     schedule = ScheduleConfig(steps=1000, shape="constant", patience=2)
-    frozen = OptimiserConfig(lr=1e-12)
+    frozen = OptimizerConfig(lr=1e-12)
     validation = ValidationConfig(every=1, objects=10)
-    result = train(tiny(schedule=schedule, optimiser=frozen, validation=validation), data, tmp_path, progress=False)
+    result = train(tiny(schedule=schedule, optimizer=frozen, validation=validation), data, tmp_path, progress=False)
     assert (result.step, result.finished) == (3, True)
 
 
 def test_fit_with_a_diverging_loss_raises(data: Path, tmp_path: Path) -> None:
-    wild = OptimiserConfig(lr=1e30, clip_norm=None)
+    wild = OptimizerConfig(lr=1e30, clip_norm=None)
     with pytest.raises(FloatingPointError, match="step"):
-        train(tiny(20, optimiser=wild), data, tmp_path, progress=False)
+        train(tiny(20, optimizer=wild), data, tmp_path, progress=False)
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -220,7 +221,7 @@ def test_new_heads_on_frozen_branches(data: Path, tmp_path: Path) -> None:
     recipe = base.model_copy(
         update={
             "network": base.network.model_copy(update=heads),
-            "optimiser": OptimiserConfig(lr=1e-2, body_lr=0.0, weight_decay=0.5),
+            "optimizer": OptimizerConfig(lr=1e-2, body_lr=0.0, weight_decay=0.5),
         }
     )
     train(recipe, data, tmp_path / "second", pretrained=tmp_path / "first", progress=False)
@@ -236,10 +237,22 @@ def test_new_heads_on_frozen_branches(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep_heads", [False, True])
 def test_train_on_pretrained_run_keeps_heads_only_with_keep_heads(keep_heads: bool, data: Path, tmp_path: Path) -> None:
     train(tiny(), data, tmp_path / "first", progress=False)
-    frozen = OptimiserConfig(lr=1e-12, weight_decay=0.0)
-    recipe = tiny().model_copy(update={"optimiser": frozen, "seed": 1, "keep_heads": keep_heads})
+    frozen = OptimizerConfig(lr=1e-12, weight_decay=0.0)
+    recipe = tiny().model_copy(update={"optimizer": frozen, "seed": 1, "keep_heads": keep_heads})
     train(recipe, data, tmp_path / "second", pretrained=tmp_path / "first", progress=False)
     first, second = (load_network(tmp_path / name)[0].state_dict() for name in ("first", "second"))
     heads = [name for name in first if name.startswith("head") and name.endswith("weight")]
     assert heads
     assert all(torch.allclose(first[name], second[name], atol=1e-6) == keep_heads for name in heads)
+
+
+def test_train_on_pretrained_weights_states_which_were_taken(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny(3), data, tmp_path / "first", progress=False)
+    wider = tiny(3, network=tiny().network.model_copy(update={"d_tab": 64, "tab_ff": 64}))
+    train(wider, data, tmp_path / "second", pretrained=tmp_path / "first")
+    first, *reasons = capsys.readouterr().err.splitlines()[:3]
+    assert re.fullmatch(rf"\d+ of \d+ tensors are from {tmp_path / 'first'}", first)
+    assert re.fullmatch(r"  new \(another shape\): .*metadata \(\d+\)", reasons[0])
+    assert re.fullmatch(r"  new \(heads\): head_lc \(\d+\).*", reasons[1])

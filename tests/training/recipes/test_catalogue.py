@@ -15,11 +15,11 @@ PAPER = {"astro-moe-pe": 4_640_422, "astro-moe-tm": 4_935_334, "multiband-astrom
 @pytest.mark.parametrize(("name", "total"), PAPER.items())
 def test_paper_recipes_have_the_papers_sizes_and_settings(name: str, total: int) -> None:
     recipe = RECIPES[name]()
-    assert count_parameters(build(recipe.network))["total"] == total
+    assert count_parameters(build(recipe.network)).total == total
     assert isinstance(recipe.network, AstroMoEConfig)
     assert recipe.network.dropout == 0.1
     assert recipe.network.aux_weight == 0.01
-    assert (recipe.optimiser.lr, recipe.batch.size) == (1e-4, 256)
+    assert (recipe.optimizer.lr, recipe.batch.size) == (1e-4, 256)
     assert recipe.augmentation.mta_days == (8.0, 128.0, 2048.0)
     assert recipe.augmentation.at_detection == recipe.augmentation.as_ztf == recipe.augmentation.no_metadata == 0
 

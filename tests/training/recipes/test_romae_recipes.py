@@ -23,10 +23,9 @@ ENCODERS: dict[Callable[[], Recipe], int] = {
 @pytest.mark.parametrize(("recipe", "encoder"), [(make(), count) for make, count in ENCODERS.items()])
 def test_encoders_have_the_published_sizes_and_settings(recipe: Recipe, encoder: int) -> None:
     with torch.device("meta"):
-        counts = count_parameters(build(recipe.network, recipe.task))["by_part"]
-    assert isinstance(counts, dict)
+        counts = count_parameters(build(recipe.network, recipe.task)).by_part
     assert counts["encoder"] == encoder
-    assert (recipe.optimiser.weight_decay, recipe.optimiser.clip_norm) == (0.05, 10.0)
+    assert (recipe.optimizer.weight_decay, recipe.optimizer.clip_norm) == (0.05, 10.0)
     assert recipe.schedule.warmup_steps == 2_000
     assert recipe.augmentation.mta_days == ()
 

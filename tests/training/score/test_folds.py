@@ -1,12 +1,15 @@
 """Cross-validation: every object is tested once, and networks and trees share the folds."""
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.fit import loop
 from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.score.folds import crossvalidate, of_fold, table
 from support.toy_dataset import TOY_CLASSES, write_toy_dataset
@@ -44,3 +47,25 @@ def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.C
     assert set(TOY_CLASSES) <= set(first["models"]["debug"]["f1"])
     main(["makers", "crossvalidate", "debug", *arguments.split()])  # nothing is left to train: the same report
     assert json.loads(report.read_text()) == first
+
+
+def test_crossvalidate_after_a_signal_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, take_step, steps = write_toy_dataset(tmp_path / "toy.parquet", 120), loop.train_step, []
+
+    def signalled(*arguments: Any) -> None:
+        take_step(*arguments)
+        steps.append(1)
+        if len(steps) == 5:  # the second step of the second fold
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "train_step", signalled)
+    arguments = f"--data {data} --report {tmp_path / 'report.json'} --folds 2 --steps 3 --no-trees --runs"
+    command = ["makers", "crossvalidate", "debug", *arguments.split()]
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, str(tmp_path / "runs")])
+    assert stopped.value.code == 143
+    assert f"run the same command to resume from {tmp_path / 'runs' / 'fold-1'}" in capsys.readouterr().err
+    main([*command, str(tmp_path / "runs")])
+    assert len(steps) == 6  # none was taken twice
