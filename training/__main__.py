@@ -367,7 +367,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (BundleError, FloatingPointError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
-        print(f"nightjar-train: {error or INTERRUPTED}", file=sys.stderr)
+        print(f"nightjar-train: {str(error) or INTERRUPTED}", file=sys.stderr)
         raise SystemExit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
 
 

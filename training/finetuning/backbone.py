@@ -55,7 +55,7 @@ class Backbone:
         return config.model_validate(config.model_dump() | update)
 
 
-def find_backbone(source: str | Path) -> Backbone:
+def find_backbone(source: str) -> Backbone:
     """Return a trained Astro-MoE: a run folder, a bundle's folder or a bundle of the package by name.
 
     Raises
@@ -63,8 +63,8 @@ def find_backbone(source: str | Path) -> Backbone:
     RunError, BundleError, ValueError
         If there is none, or it is no classifier that can be fine-tuned.
     """
-    pretrained = initial_weights(str(source))
-    folder = pretrained_bundles().get(str(source), Path(source))
+    pretrained = initial_weights(source)
+    folder = pretrained_bundles().get(source, Path(source))
     if (folder / CONFIG).exists():
         recipe = read_config(folder).recipe
     else:

@@ -219,7 +219,8 @@ def export(
     config = RunConfig(
         recipe=recipe.model_copy(update={"seed": tuning.seed}),
         data=DataSource(name=data["name"], sha256=data["sha256"], objects=int(learns_O.sum())),
-        pretrained=tuning.backbone.name,
+        pretrained=tuning.backbone.pretrained.origin,
+        pretrained_sha256=tuning.backbone.pretrained.sha256,
     )
     shares, _ = class_shares(tuning, learns_O)
     statistics = input_statistics(

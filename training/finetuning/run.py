@@ -128,7 +128,7 @@ def finetune(
         torch.set_num_threads(threads)
     output, clock = Path(output), _Clock()
     with clock.stage("reading"):
-        labelled, start = read_labelled(table, label=label, group=group, options=options), find_backbone(backbone)
+        labelled, start = read_labelled(table, label=label, group=group, options=options), find_backbone(str(backbone))
         observed = observe(labelled, start)
     identity = _identity(labelled.fingerprint, start, seed, device, steps)
     if (finished := _finished(output, identity)) is not None:

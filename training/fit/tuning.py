@@ -168,7 +168,7 @@ def fit_heads(
         optimizer=optimizer,
         validation=ValidationConfig(every=max(1, steps // 4) if learns else steps, log_every=20, keep="last"),
         seed=seed,
-        device=device,  # type: ignore[arg-type]  # checked by the model
+        device=device,
     )
     tuned = HeadNetwork(network, branches)
     task = HeadTask(draws, rows, seed, network.config.aux_weight)
