@@ -67,9 +67,10 @@ def make(folder: Path) -> None:
     write(folder / "table.csv", rows_of())
     torch.manual_seed(0)
     save_run(build(SMALL.network), SMALL, folder, DataSource(name="-", sha256="0", objects=1), folder / "backbone")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nightjar_alerts.training.finetuning.run.choose", lambda *_: signal.raise_signal(signal.SIGTERM))
-        main(arguments(folder))
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments(folder))
     (features,) = folder.glob("model.work/*/features-0000.npz")
     before = features.stat().st_mtime_ns
     main(arguments(folder))
