@@ -93,6 +93,7 @@ def _reobserve(options: argparse.Namespace) -> None:
 
     from nightjar_alerts.models.taxonomy import ELASTICC
     from nightjar_alerts.training.data.reobserve.views import views_of
+    from nightjar_alerts.training.data.sample import write_sample
     from nightjar_alerts.training.data.surveys import load_surveys
 
     views = views_of(
@@ -105,7 +106,7 @@ def _reobserve(options: argparse.Namespace) -> None:
         classes=options.classes,
         copies=options.copies,
     )
-    views.save(options.out)
+    write_sample(views, options.out)
     counts = np.bincount(views.label, minlength=len(ELASTICC.names)).tolist()
     by_class = dict(zip(ELASTICC.names, counts, strict=True))
     print_json({"views": len(views), "points": len(views.mjd), "classes": by_class})

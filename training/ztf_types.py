@@ -28,8 +28,8 @@ from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
 from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
 from nightjar_alerts.training.data.batches import draw_examples
-from nightjar_alerts.training.data.drawn import CLASSES, DrawnCurves, join_drawn
-from nightjar_alerts.training.data.mixture import survey_dataset
+from nightjar_alerts.training.data.drawn import CLASSES, drawn_sample, join_drawn, write_drawn
+from nightjar_alerts.training.data.mixture import with_all_metadata
 from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.surveys import as_observed
@@ -45,6 +45,7 @@ from nightjar_alerts.training.fit.heads import (
 )
 from nightjar_alerts.training.fit.labelled import POWER, LabelledDraws
 from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
+from nightjar_alerts.training.fit.trees.parameters import REGULAR, REGULAR_ROUNDS, ZTF_TYPES, ZTF_TYPES_ROUNDS
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 from nightjar_alerts.training.metrics import confusion, macro_f1, paired_macro_f1, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -52,12 +53,6 @@ from nightjar_alerts.training.recipes.schema import Recipe
 Int = NDArray[np.int64]
 
 NUMBER: Final = {name: number for number, name in enumerate(ZTF_SUPERNOVAE.names)}
-ROUNDS: Final = 120
-PARAMETERS: Final[Mapping[str, Any]] = {
-    "objective": "multiclass", "num_class": len(NUMBER), "learning_rate": 0.06, "num_leaves": 15,
-    "min_data_in_leaf": 12, "feature_fraction": 0.2, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 3.0,
-    "max_bin": 63, "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
-}  # fmt: skip
 
 
 def typed(sample: Sample) -> tuple[Sample, Int]:
@@ -68,13 +63,13 @@ def typed(sample: Sample) -> tuple[Sample, Int]:
 
 
 def _boosted(
-    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
+    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int, **changes: Any
 ) -> list[Int]:
     """Fit trees with every seed to some light curves; return their predicted classes of others."""
     weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
     named = []
     for seed in seeds:
-        parameters = {**PARAMETERS, **changes}
+        parameters = {**ZTF_TYPES, "num_class": len(NUMBER), **changes}
         booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
         named.append(np.asarray(booster.predict(other_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
@@ -91,15 +86,11 @@ def _score(truth: Int, named: Int) -> float:
 
 DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
 FOLDS: Final = 5
-TREE_ROUNDS: Final = 160
-REGULAR: Final[Mapping[str, Any]] = {
-    "min_data_in_leaf": 30, "feature_fraction": 0.1, "learning_rate": 0.04, "num_leaves": 10, "lambda_l2": 10.0,
-}  # fmt: skip
 ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
-    "trees": (ROUNDS, {}),
-    "more regular trees": (TREE_ROUNDS, REGULAR),
+    "trees": (ZTF_TYPES_ROUNDS, {}),
+    "more regular trees": (REGULAR_ROUNDS, REGULAR),
 }
-"""Trees alone that what is fitted is compared with: rounds, and changes of `PARAMETERS`."""
+"""Trees alone that what is fitted is compared with: rounds, and changes of `ZTF_TYPES`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +118,7 @@ class ZtfTypesFit(NamedTuple):
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
         trees_NC = tree_logits(self.forest, drawn.statistics[rows])
         heads_NC = mapped_logits(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
-        length_N, unknown_N = drawn.light_curves.length[rows], np.zeros(len(rows), np.bool_)
+        length_N, unknown_N = drawn.light_curves.lengths[rows], np.zeros(len(rows), np.bool_)
         both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
         named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
@@ -136,7 +127,7 @@ class ZtfTypesFit(NamedTuple):
 def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
     """Sample supernovae of all parts, complete and as in alerts, and run the network of a run folder."""
     six, label_O = typed(sample)
-    dataset, _, _ = survey_dataset(six)
+    dataset = with_all_metadata(six)
     rng, data = np.random.default_rng(seed), recipe.data
     tokens: list[Tokens] = [
         featurise(six.curve(row, "nothing"), data.limits, data.flux_unit, METADATA_COLUMNS, data.bands)
@@ -149,7 +140,7 @@ def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> S
                 tokens.append(example.tokens)
                 object_indices.append(row)
     owner_N = np.array(object_indices, dtype=np.int64)
-    light_curves = DrawnCurves(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
+    light_curves = drawn_sample(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
     network, backbone = load_astro_moe(run)[0].eval(), load_backbone(run)[0]
     inputs = HeadInputs(embeddings_of(backbone, light_curves), *statistics_of(statistics_network(recipe), light_curves))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
@@ -163,7 +154,7 @@ def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTyp
     label_N, rows = drawn.light_curves.label, drawn.rows(learns_O)
     forest = fit_forest(
         drawn.statistics[rows], label_N[rows], len(NUMBER),
-        seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
+        seed=seed, rounds=REGULAR_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
     )  # fmt: skip
     rows = drawn.rows(learns_O & drawn.unlearned_O)
     return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows), len(NUMBER)))
@@ -252,7 +243,7 @@ def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, ou
     save_run(with_mapped_heads(network, fit.map_6C, fit.bias_6, recipe), recipe, run, config.data, out / "run")
 
 
-def _write(folder: Path, part: str, light_curves: DrawnCurves, inputs: HeadInputs) -> None:
-    light_curves.save(folder / f"{part}.npz")
+def _write(folder: Path, part: str, light_curves: Sample, inputs: HeadInputs) -> None:
+    write_drawn(light_curves, folder / f"{part}.npz")
     np.savez(folder / f"{part}.statistics.npz", value=inputs.value, known=inputs.is_known)
     np.savez(folder / f"{part}.embedding.npz", embedding=inputs.embedding)

@@ -50,7 +50,7 @@ from nightjar_alerts.training.data.drawn import read_drawn
 from nightjar_alerts.training.data.folders import untruncated, write_samples
 from nightjar_alerts.training.data.mixture import read_mixture
 from nightjar_alerts.training.data.reobserve.views import views_of
-from nightjar_alerts.training.data.sample import LABELS, PARTS, Sample, SurveyObject, collect
+from nightjar_alerts.training.data.sample import COLUMNS, LABELS, PARTS, Sample, SurveyObject, collect, write_sample
 from nightjar_alerts.training.data.surveys import load_surveys
 from nightjar_alerts.training.export import adapt as adapt_module
 from nightjar_alerts.training.export import parity
@@ -118,6 +118,8 @@ def plain(value: Any) -> Json:
             return value.name
         case float() if value != value:
             return "nan"
+    if isinstance(value, Sample):
+        return {name: plain(getattr(value, name)) for name in ("offsets", *COLUMNS)}
     if is_dataclass(value) and not isinstance(value, type):
         return {part.name: plain(getattr(value, part.name)) for part in fields(value)}
     if hasattr(value, "_asdict"):
@@ -200,7 +202,7 @@ def made_objects() -> Sample:
 
 def mixture(folder: Path) -> Path:
     simulate(folder / "sim.parquet", 20, seed=3, classes=CLASSES, workers=1, progress=False)
-    made_objects().save(folder / "made.npz")
+    write_sample(made_objects(), folder / "made.npz")
     ingredients = [{"file": "sim.parquet", "share": 0.6}, {"file": "made.npz", "share": 0.4, "one_class": 0.35}]
     (folder / "mix.json").write_text(json.dumps({"ingredients": ingredients, "classes": {"Ia": 2.0}}))
     return folder / "mix.json"
@@ -214,7 +216,15 @@ def draws(folder: Path) -> Json:
     write_samples(path, made_objects(), untruncated(recipe), (60, 50), folder / "whole", 6)
     found = {f"{part.parent.name}/{part.stem}": arrays(part) for part in sorted(folder.glob("*/*.npz"))}
     views = views_of(transients(), "train", 60, seed=2)
-    return plain({"mixture": dataset, "folders": found, "views": views})
+    return plain({"mixture": as_mixture(dataset), "folders": found, "views": views})
+
+
+def as_mixture(sample: Sample) -> Json:
+    """Return what was recorded of a mixture, when it had a container of its own."""
+    names = ("offsets", "mjd", "flux", "flux_err", "band", "detected", "metadata", "label", "classes", "weight", "part")
+    first = [sample.mjd[at][sample.detected[at]].min(initial=np.inf) for at in map(sample.points, range(len(sample)))]
+    named = {name: plain(getattr(sample, name)) for name in names}
+    return named | {"object_id": sample.object_id.tolist(), "trigger_mjd": digest(np.array(first)), "parent": []}
 
 
 def transients() -> Sample:

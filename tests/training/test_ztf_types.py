@@ -72,9 +72,9 @@ def drawn(run: Path) -> SupernovaDraws:
 
 
 def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: SupernovaDraws) -> None:
-    assert drawn.light_curves.object_index[:90].tolist() == list(range(90))
-    assert (drawn.light_curves.length[:90] == 40).all()
-    times = np.bincount(drawn.light_curves.object_index) - 1
+    assert drawn.light_curves.group[:90].tolist() == list(range(90))
+    assert (drawn.light_curves.lengths[:90] == 40).all()
+    times = np.bincount(drawn.light_curves.group) - 1
     assert set(times[drawn.label_O == NUMBER["Ia"]]) == {1}
     assert set(times[drawn.label_O == NUMBER["II"]]) == {2}
     assert drawn.unlearned_O.sum() == 45

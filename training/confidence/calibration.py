@@ -43,7 +43,8 @@ from nightjar_alerts.models.lightcurve import Bool, Int64
 from nightjar_alerts.models.networks.network import NetworkOutput
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, draw_examples, draw_weighted, view_examples
-from nightjar_alerts.training.data.dataset import Dataset, split_indices
+from nightjar_alerts.training.data.dataset import split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.loop import to_device
 from nightjar_alerts.training.metrics import Float, ece, log_loss, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -73,7 +74,7 @@ class ServedSample(NamedTuple):
 
 
 def predict_as_served(
-    network: nn.Module, dataset: Dataset, recipe: Recipe, split: str, per_class: int | None = None
+    network: nn.Module, dataset: Sample, recipe: Recipe, split: str, per_class: int | None = None
 ) -> ServedSample:
     """Return predictions for views of the objects of a split, or of at most ``per_class`` objects of each class.
 
@@ -101,7 +102,7 @@ def predict_as_served(
     )
 
 
-def _sample(dataset: Dataset, rows: Int64, per_class: int | None, recipe: Recipe, rng: np.random.Generator) -> Int64:
+def _sample(dataset: Sample, rows: Int64, per_class: int | None, recipe: Recipe, rng: np.random.Generator) -> Int64:
     """Return objects in random order: every one once, or, if the dataset has weights, drawn by weight."""
     if dataset.weight is None:
         shuffled = rng.permutation(rows)[:LARGEST_SAMPLE]
@@ -119,7 +120,7 @@ def draws_per_object(objects: int) -> int:
     return max(minimum, min(maximum, LARGEST_SAMPLE // max(objects, 1)))
 
 
-def _views(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Iterator[tuple[int, Example]]:
+def _views(dataset: Sample, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Iterator[tuple[int, Example]]:
     at_detection = max(AT_DETECTION, recipe.augmentation.at_detection)
     augmentation = recipe.augmentation.model_copy(update={"at_detection": at_detection})
     for row in rows:
@@ -250,7 +251,7 @@ def fit_calibration(sample: ServedSample) -> CalibrationFit:
     )
 
 
-def calibrate(network: nn.Module, dataset: Dataset, recipe: Recipe) -> CalibrationFit:
+def calibrate(network: nn.Module, dataset: Sample, recipe: Recipe) -> CalibrationFit:
     """Calibrate a network on the validation split, over views as in the service."""
     return fit_calibration(predict_as_served(network, dataset, recipe, "validation"))
 

@@ -12,14 +12,16 @@ from torch.nn.functional import cross_entropy, log_softmax
 
 from nightjar_alerts.models.bundle import Ensemble
 from nightjar_alerts.models.lightcurve import Bool, Float32, Int64
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.confidence.calibration import ServedSample
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.heads import HeadInputs
 from nightjar_alerts.training.fit.trees.forest import tree_logits
 from nightjar_alerts.training.metrics import main_scores, softmax
 
+_REDSHIFT: Final = METADATA_COLUMNS.index("z_final")
 RIDGE: Final = 1e-4  # penalty on the coefficients of the weight, which keeps it away from 0 and 1
 
 
@@ -79,14 +81,14 @@ def pooled(
 
 
 def combine_with_trees(
-    forest: Forest, inputs: HeadInputs, light_curves: DrawnCurves, sample: ServedSample, classes: Sequence[str]
+    forest: Forest, inputs: HeadInputs, light_curves: Sample, sample: ServedSample, classes: Sequence[str]
 ) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
     """Return the sample as trees and network answer together, their weights, and the scores of each and of both.
 
     Scores are cross-fitted: each half uses the weights fitted to the other half. For other classes than the 20 the
     weights are equal: no weights fitted to a few hundred supernovae scored better.
     """
-    redshift_N, trees_NC = light_curves.has_redshift, tree_logits(forest, inputs.columns)
+    redshift_N, trees_NC = np.isfinite(light_curves.metadata[:, _REDSHIFT]), tree_logits(forest, inputs.columns)
     columns = trees_NC, sample.logits_NC, sample.length_N, redshift_N
     half_N = np.random.default_rng(0).permutation(int(sample.object_N.max()) + 1)[sample.object_N] % 2
     crossed_NC = np.zeros_like(trees_NC)

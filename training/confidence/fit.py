@@ -46,8 +46,9 @@ from nightjar_alerts.training.confidence.sets import (
     reweighted,
 )
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
-from nightjar_alerts.training.data.dataset import Dataset, split_indices
-from nightjar_alerts.training.data.drawn import DrawnCurves, classes_of
+from nightjar_alerts.training.data.dataset import split_indices, training_shares
+from nightjar_alerts.training.data.drawn import classes_of, count_bands, network_inputs
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.fit.heads import HeadInputs, head_outputs, read_part, shares
 from nightjar_alerts.training.metrics import main_scores
@@ -93,7 +94,7 @@ class Confidence(NamedTuple):
     priors: Mapping[str, Any] = MappingProxyType({})
 
 
-def fit_to_dataset(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Confidence:
+def fit_to_dataset(network: nn.Module, dataset: Sample, recipe: Recipe) -> Confidence:
     """Fit to views of the validation split as in the service; novelty without outliers."""
     sample = predict_as_served(network, dataset, recipe, "validation")
     fit = fit_calibration(sample)
@@ -106,11 +107,11 @@ def fit_to_dataset(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Conf
         sets.sets,
         {"calibration": fit.numbers(), "prediction_sets": {"coverage_of_one_threshold": sets.coverage_of_one}},
         _input_statistics(network, dataset, recipe),
-        shares=dataset.training_shares(recipe.data.fractions, recipe.data.turn),
+        shares=training_shares(dataset, recipe.data.fractions, recipe.data.turn),
     )
 
 
-def _input_statistics(network: nn.Module, dataset: Dataset, recipe: Recipe) -> InputStatistics:
+def _input_statistics(network: nn.Module, dataset: Sample, recipe: Recipe) -> InputStatistics:
     """Return the distribution of the training light curves, drawn as in training."""
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     rng = np.random.default_rng((recipe.seed, STATISTICS_DRAW))
@@ -140,7 +141,7 @@ def fit_to_drawn(
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     novelty, auroc = _novelty(network, training_part, folders, sample, recipe.seed)
     strata = Strata(
-        light_curves.detections, light_curves.bands, novelty.novelty(sample.embedding_NE), light_curves.source
+        light_curves.detections, count_bands(light_curves), novelty.novelty(sample.embedding_NE), light_curves.source
     )
     classes = classes_of(folders[0])
     novelty, usual = _with_thresholds(novelty, strata, _groups(sample.label_N, classes))
@@ -161,7 +162,7 @@ def fit_to_drawn(
         sets,
         metrics,
         input_statistics(
-            training.curves,
+            network_inputs(training, np.arange(len(training))),
             training.label,
             classes,
             bands=recipe.data.bands,
@@ -222,22 +223,22 @@ def _measured_on(classes: Sequence[str]) -> str:
     return MEASURED_ON if tuple(classes) == ELASTICC.names else MEASURED_ON_ZTF
 
 
-def served_sample(network: AstroMoE | RoMAE, inputs: HeadInputs, light_curves: DrawnCurves) -> ServedSample:
+def served_sample(network: AstroMoE | RoMAE, inputs: HeadInputs, light_curves: Sample) -> ServedSample:
     """Answers of the network about light curves, as `training.score` reads them."""
     logits_NC, embedding_NE = head_outputs(network, inputs)
     return ServedSample(
         logits_NC,
         embedding_NE,
         light_curves.label,
-        light_curves.object_index,
-        light_curves.length.astype(np.int64),
+        light_curves.group,
+        light_curves.lengths,
         light_curves.detections,
     )
 
 
 def _novelty(
     network: AstroMoE | RoMAE,
-    part: tuple[HeadInputs, DrawnCurves],
+    part: tuple[HeadInputs, Sample],
     folders: Sequence[Path],
     usual: ServedSample,
     seed: int,

@@ -31,7 +31,7 @@ from nightjar_alerts.training.data.augment import (
     perturb,
     restrict,
 )
-from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.recipes.schema import DataConfig, Recipe
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def usable_tokens(curve: LightCurve, config: DataConfig) -> Tokens | None:
         return None
 
 
-def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: View) -> list[Example]:
+def view_examples(dataset: Sample, indices: Int64, config: DataConfig, view: View) -> list[Example]:
     """Return examples of the objects with a detection in a fixed view, in the order of ``indices``."""
     examples = []
     for index in indices:
@@ -110,7 +110,7 @@ def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: Vi
 
 
 def draw_examples(
-    dataset: Dataset, indices: Int64, config: DataConfig, augmentation: AugmentationConfig, rng: np.random.Generator
+    dataset: Sample, indices: Int64, config: DataConfig, augmentation: AugmentationConfig, rng: np.random.Generator
 ) -> list[Example]:
     """Return one random view of every object, in the order of ``indices``.
 
@@ -149,7 +149,7 @@ def draw_indices(label_N: Int64, indices: Int64, size: int, *, balance: float, r
     return np.array([members[label][rng.integers(len(members[label]))] for label in classes], dtype=np.int64)
 
 
-def draw_weighted(dataset: Dataset, indices: Int64, size: int, recipe: Recipe, rng: np.random.Generator) -> Int64:
+def draw_weighted(dataset: Sample, indices: Int64, size: int, recipe: Recipe, rng: np.random.Generator) -> Int64:
     """Draw objects with replacement by the weights of the dataset, or by class if it has none."""
     if dataset.weight is None:
         return draw_indices(dataset.label, indices, size, balance=recipe.batch.balance, rng=rng)
@@ -157,7 +157,7 @@ def draw_weighted(dataset: Dataset, indices: Int64, size: int, recipe: Recipe, r
     return rng.choice(indices, size, p=weight / weight.sum())
 
 
-def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[TrainingBatch]:
+def batches_of_pool(dataset: Sample, indices: Int64, recipe: Recipe, number: int) -> list[TrainingBatch]:
     """Return the batches of a pool, a function of ``(recipe, number)``: views of similar length, in random order."""
     rng = np.random.default_rng((recipe.seed, number))
     examples = sorted(draw_pool(dataset, indices, recipe, rng), key=lambda example: len(example.tokens))
@@ -165,7 +165,7 @@ def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: in
     return [collate([examples[index] for index in parts[part]]) for part in rng.permutation(recipe.batch.pool)]
 
 
-def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.Generator) -> list[Example]:
+def draw_pool(dataset: Sample, indices: Int64, recipe: Recipe, rng: np.random.Generator) -> list[Example]:
     """Return the examples of one pool in the order in which they were drawn."""
     size = recipe.batch.size * recipe.batch.pool
     drawn = draw_weighted(dataset, indices, size, recipe, rng)
@@ -173,7 +173,7 @@ def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.G
 
 
 def stream(
-    dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0
+    dataset: Sample, indices: Int64, recipe: Recipe, first_step: int = 0
 ) -> Generator[TrainingBatch, None, None]:
     """Yield the training batches of ``first_step`` and all later steps, endlessly."""
     return pooled(lambda number: batches_of_pool(dataset, indices, recipe, number), recipe.batch.pool, first_step)

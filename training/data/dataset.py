@@ -4,7 +4,7 @@ Notable: photometry is stored as Parquet list columns, so there is no padding, a
 buffers with their offsets as numpy views. The split into train, validation and test is a stable hash of the object id:
 it does not change when a file is rewritten or extended. Objects that are not independent (simulations of one original,
 transients of one host) share a ``parent``, whose hash is used, so that they are in one part. True values that must not
-reach a network (``redshift``) are in the file but not in `Dataset`.
+reach a network (``redshift``) are in the file but not in the `Sample` that is read.
 
 Simulated files are labelled in the `ELASTICC` taxonomy. A file of another survey has its own list of class names (key
 ``classes`` of the Parquet metadata) and may have unlabelled objects (an empty class name, label -1), which
@@ -29,13 +29,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.common import replacing
-from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.sample import BY_HASH, SIMULATED, UNLABELLED, Sample, sample_of
 
 FORMAT = b"nightjar-light-curves-1"
 SPLITS = ("train", "validation", "test")
-UNLABELLED = -1
 PARENT = "parent"
 ROWS_PER_GROUP = 2048
 
@@ -85,66 +84,6 @@ class LabelledObject:
     parent: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """All objects of one file: concatenated points, and ``offsets`` i64[N+1] of the objects.
-
-    ``mjd`` f64[P] TAI days, ``flux``, ``flux_err`` f32[P] nJy, ``band`` i8[P], ``detected`` bool[P]; ``metadata``
-    f32[N, 64] with NaN = missing; ``label`` i64[N] index into ``classes``, -1 = unlabelled; ``trigger_mjd`` f64[N];
-    ``parent`` N names, empty for independent objects, or an empty list if all objects are independent; ``weight``
-    f64[N] sampling weights, None: by class; ``part`` i8[N] index into `SPLITS`, None: by hash.
-    """
-
-    offsets: NDArray[np.int64]
-    mjd: NDArray[np.float64]
-    flux: NDArray[np.float32]
-    flux_err: NDArray[np.float32]
-    band: NDArray[np.int8]
-    detected: NDArray[np.bool_]
-    metadata: NDArray[np.float32]
-    label: NDArray[np.int64]
-    object_id: list[str]
-    trigger_mjd: NDArray[np.float64]
-    classes: tuple[str, ...] = ELASTICC.names
-    parent: Sequence[str] = ()
-    weight: NDArray[np.float64] | None = None
-    part: NDArray[np.int8] | None = None
-
-    @property
-    def family(self) -> Sequence[str]:
-        """Group of each object in a split, [N]: its parent, or its own id."""
-        if not self.parent:
-            return self.object_id
-        return [parent or name for parent, name in zip(self.parent, self.object_id, strict=True)]
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def training_shares(self, fractions: tuple[float, float, float], turn: float) -> dict[str, float] | None:
-        """Return the class shares of training draws by weight; None without weights."""
-        if self.weight is None:
-            return None
-        rows = split_indices(self, fractions, turn)["train"]
-        share_C = np.bincount(self.label[rows], self.weight[rows], minlength=len(self.classes))
-        return dict(zip(self.classes, (share_C / share_C.sum()).tolist(), strict=True))
-
-    def curve(self, index: int) -> LightCurve:
-        """Return object ``index`` as a light curve, without missing metadata."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"object {index} of {len(self)}")
-        points = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
-        row = self.metadata[index]
-        return LightCurve.from_columns(
-            mjd=self.mjd[points],
-            flux=self.flux[points],
-            flux_err=self.flux_err[points],
-            band=self.band[points],
-            detected=self.detected[points],
-            metadata={name: float(value) for name, value in zip(METADATA_COLUMNS, row, strict=True) if value == value},
-            object_id=self.object_id[index],
-        )
-
-
 def write_dataset(
     path: Path,
     objects: Iterable[LabelledObject],
@@ -178,12 +117,12 @@ def write_dataset(
     return count
 
 
-def require_labels(dataset: Dataset, path: Path) -> None:
+def require_labels(sample: Sample, path: Path) -> None:
     """Raise DatasetError unless every object is labelled and there are at least two classes."""
-    if unlabelled := int((dataset.label == UNLABELLED).sum()):
+    if unlabelled := int((sample.label == UNLABELLED).sum()):
         raise DatasetError(f"{path} holds {unlabelled} unlabelled objects; it can serve pretraining only")
-    if len(dataset.classes) < 2:
-        raise DatasetError(f"{path} has fewer than two classes: {', '.join(dataset.classes) or 'none'}")
+    if len(sample.classes) < 2:
+        raise DatasetError(f"{path} has fewer than two classes: {', '.join(sample.classes) or 'none'}")
 
 
 def read_notes(path: Path) -> dict[str, str]:
@@ -192,7 +131,7 @@ def read_notes(path: Path) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
 
 
-def read_dataset(path: Path) -> Dataset:
+def read_dataset(path: Path) -> Sample:
     """Read every object of ``path``. Raises DatasetError for another format or classes missing in its list."""
     try:
         file = pq.ParquetFile(path, memory_map=True)
@@ -207,7 +146,8 @@ def read_dataset(path: Path) -> Dataset:
         table = file.read().combine_chunks()
     classes = ELASTICC.names if stored is None else tuple(json.loads(stored))
     offsets, mjd = _ragged(table, "mjd")
-    return Dataset(
+    object_id = np.array(table.column("object_id").to_pylist(), dtype=np.str_)
+    return sample_of(
         offsets=offsets,
         mjd=mjd,
         flux=_ragged(table, "flux")[1],
@@ -216,30 +156,39 @@ def read_dataset(path: Path) -> Dataset:
         detected=_ragged(table, "detected")[1],
         metadata=_values(table, "metadata").reshape(len(table), len(METADATA_COLUMNS)),
         label=_labels(path, table, classes),
-        object_id=table.column("object_id").to_pylist(),
-        trigger_mjd=table.column("trigger_mjd").to_numpy(),
+        source=np.full(len(table), SIMULATED),
+        object_id=object_id,
+        group=_groups(table, object_id),
         classes=classes,
-        parent=_parents(table),
     )
 
 
 def split_indices(
-    dataset: Dataset, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1), turn: float = 0.0
+    sample: Sample, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1), turn: float = 0.0
 ) -> dict[str, NDArray[np.int64]]:
     """Return the row numbers of the ``train``, ``validation`` and ``test`` objects.
 
-    The first 8 bytes of SHA-256 of the parent, or of the id without a parent, give each object a number from 0 to 1.
-    ``fractions`` divide this range after ``turn`` is added (modulo 1): with a fifth for testing, turns of 0, 0.2, 0.4,
-    0.6 and 0.8 test every object once. The parts of a dataset with ``part`` are kept. Raises ValueError unless the
-    fractions are >= 0 and sum to 1.
+    The first 8 bytes of SHA-256 of the group (the parent, or the id of an object without parent) give each object a
+    number from 0 to 1. ``fractions`` divide this range after ``turn`` is added (modulo 1): with a fifth for testing,
+    turns of 0, 0.2, 0.4, 0.6 and 0.8 test every object once. If all objects have parts already, these are kept. Raises
+    ValueError unless the fractions are >= 0 and sum to 1.
     """
     if min(fractions) < 0 or abs(sum(fractions) - 1.0) > 1e-9:
         raise ValueError(f"split fractions must be three numbers >= 0 that sum to 1, not {fractions}")
-    if dataset.part is not None:
-        return {name: np.flatnonzero(dataset.part == index) for index, name in enumerate(SPLITS)}
-    number = np.array([_unit_hash(name) for name in dataset.family], dtype=np.float64)
+    if not (sample.part == BY_HASH).any():
+        return {name: np.flatnonzero(sample.part == index) for index, name in enumerate(SPLITS)}
+    number = np.array([_unit_hash(name) for name in sample.group.tolist()], dtype=np.float64)
     part = np.searchsorted(np.cumsum(fractions)[:2], (number + turn) % 1.0, side="right")
     return {name: np.flatnonzero(part == index) for index, name in enumerate(SPLITS)}
+
+
+def training_shares(sample: Sample, fractions: tuple[float, float, float], turn: float) -> dict[str, float] | None:
+    """Return the class shares of training draws by weight; None without weights."""
+    if sample.weight is None:
+        return None
+    rows = split_indices(sample, fractions, turn)["train"]
+    share_C = np.bincount(sample.label[rows], sample.weight[rows], minlength=len(sample.classes))
+    return dict(zip(sample.classes, (share_C / share_C.sum()).tolist(), strict=True))
 
 
 def _unit_hash(name: str) -> float:
@@ -305,10 +254,11 @@ def _single_chunk(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
 
 
-def _parents(table: pa.Table) -> list[str]:
+def _groups(table: pa.Table, object_id: NDArray[np.str_]) -> NDArray[np.str_]:
     if PARENT not in table.column_names or table.column(PARENT).null_count == len(table):
-        return []
-    return [parent or "" for parent in table.column(PARENT).to_pylist()]
+        return object_id
+    parents = table.column(PARENT).to_pylist()
+    return np.array([parent or name for parent, name in zip(parents, object_id.tolist(), strict=True)], dtype=np.str_)
 
 
 def _labels(path: Path, table: pa.Table, classes: tuple[str, ...]) -> NDArray[np.int64]:

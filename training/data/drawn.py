@@ -9,7 +9,7 @@ Legend: N light curves.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,139 +17,96 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import Bool, Int64, RaggedBatch
-from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.lightcurve import BANDS, Int64, RaggedBatch
 from nightjar_alerts.models.networks.network import INPUTS
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
-from nightjar_alerts.training.data.dataset import SPLITS, Dataset, split_indices
+from nightjar_alerts.training.data.dataset import SPLITS, split_indices
+from nightjar_alerts.training.data.sample import Sample, join, sample_of
 from nightjar_alerts.training.recipes.schema import Recipe
 
 CURVES_AT_ONCE: Final = 64
-_REDSHIFT: Final = METADATA_COLUMNS.index("z_final")
+_POINTS: Final = {"time": "mjd", "flux": "flux", "flux_err": "flux_err", "band": "band", "detected": "detected"}
+"""Columns of points in a folder, and in a `Sample`."""
 
 
-_POINTS: Final = ("time", "flux", "flux_err", "band", "detected")
-
-
-@dataclass(frozen=True, eq=False)
-class DrawnCurves:
-    """Light curves as network inputs, with label, source and object.
-
-    Attributes
-    ----------
-    curves : the light curves.
-    label : i64[N], -1 for no known class.
-    source : survey of each light curve, ``simulated`` for the simulator, or the kind of outlier.
-    object_index : i64[N], the same for all draws of an object.
-    """
-
-    curves: RaggedBatch
-    label: Int64
-    source: NDArray[np.str_]
-    object_index: Int64
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    @property
-    def length(self) -> Int64:
-        """Number of points, [N]."""
-        lengths: Int64 = np.diff(self.curves.offsets)
-        return lengths
-
-    @property
-    def detections(self) -> Int64:
-        """Number of detections, [N]."""
-        total = np.concatenate(([0], np.cumsum(self.curves.detected)))
-        counts: Int64 = total[self.curves.offsets[1:]] - total[self.curves.offsets[:-1]]
-        return counts
-
-    @property
-    def bands(self) -> Int64:
-        """Number of bands with a point, [N]."""
-        has_point = np.zeros((len(self), 8), dtype=np.bool_)
-        has_point[np.repeat(np.arange(len(self)), self.length), self.curves.band] = True
-        count: Int64 = has_point.sum(1).astype(np.int64)
-        return count
-
-    @property
-    def has_redshift(self) -> Bool:
-        """Whether the redshift is given, [N]."""
-        flags: Bool = np.isfinite(self.curves.metadata[:, _REDSHIFT])
-        return flags
-
-    def take(self, rows: Int64) -> "DrawnCurves":
-        """Return some of the light curves, in that order."""
-        return DrawnCurves(take(self.curves, rows), self.label[rows], self.source[rows], self.object_index[rows])
-
-    def batches(self, size: int = CURVES_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
-        """Yield rows and padded inputs of all light curves, sorted by length."""
-        order = np.argsort(self.length, kind="stable")
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            padded = take(self.curves, rows).padded()
-            yield rows, {name: torch.from_numpy(padded[name]) for name in INPUTS}
-
-    def save(self, path: Path) -> None:
-        """Write to one uncompressed npz without pickles."""
-        arrays: dict[str, NDArray[Any]] = {name: getattr(self.curves, name) for name in (*_POINTS, "offsets")}
-        arrays |= {
-            "metadata": self.curves.metadata,
-            "label": self.label,
-            "source": self.source,
-            "object_index": self.object_index,
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, allow_pickle=False, **arrays)
-
-
-def read_drawn(path: Path) -> DrawnCurves:
-    """Read a file of `DrawnCurves.save`."""
-    with np.load(path, allow_pickle=False) as arrays:
-        curves = RaggedBatch(**{name: arrays[name] for name in ("offsets", *_POINTS, "metadata")})
-        return DrawnCurves(curves, arrays["label"], arrays["source"], arrays["object_index"])
-
-
-def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
-    """Return some of the sequences, in that order."""
-    lengths = np.diff(curves.offsets)[rows]
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    picked = np.repeat(curves.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    points = {name: getattr(curves, name)[picked] for name in _POINTS}
-    return RaggedBatch(offsets=offsets, **points, metadata=curves.metadata[rows])
-
-
-def join_drawn(parts: Sequence[DrawnCurves]) -> DrawnCurves:
-    """Concatenate several sets; objects of different sets get different indices."""
-    lengths = np.concatenate([part.length for part in parts])
-    points = {name: np.concatenate([getattr(part.curves, name) for part in parts]) for name in (*_POINTS, "metadata")}
-    shifts = np.cumsum([0, *(int(part.object_index.max(initial=-1)) + 1 for part in parts)])
-    return DrawnCurves(
-        RaggedBatch(offsets=np.concatenate(([0], np.cumsum(lengths))), **points),
-        np.concatenate([part.label for part in parts]),
-        np.concatenate([part.source for part in parts]),
-        np.concatenate([part.object_index + shift for part, shift in zip(parts, shifts, strict=False)]),
+def drawn_sample(curves: RaggedBatch, label: Int64, source: NDArray[np.str_], number: Int64) -> Sample:
+    """Return network inputs as a sample; ``number`` is the same for all draws of an object."""
+    return sample_of(
+        offsets=curves.offsets,
+        mjd=curves.time,
+        flux=curves.flux,
+        flux_err=curves.flux_err,
+        band=curves.band,
+        detected=curves.detected,
+        metadata=curves.metadata,
+        label=label,
+        source=source,
+        group=number,
     )
 
 
-def draw_from_mixture(dataset: Dataset, recipe: Recipe, part: str, number: int, seed: int) -> DrawnCurves:
+def network_inputs(drawn: Sample, rows: Int64) -> RaggedBatch:
+    """Return some of the light curves as input of a network, in that order."""
+    offsets, picked = drawn.points_of(rows)
+    points = {name: getattr(drawn, column)[picked] for name, column in _POINTS.items()}
+    return RaggedBatch(offsets=offsets, **points, metadata=drawn.metadata[rows])
+
+
+def count_bands(drawn: Sample) -> Int64:
+    """Return the number of bands with a point of each light curve, ``(N,)``."""
+    has_point = np.zeros((len(drawn), len(BANDS)), dtype=np.bool_)
+    has_point[np.repeat(np.arange(len(drawn)), drawn.lengths), drawn.band] = True
+    count: Int64 = has_point.sum(1).astype(np.int64)
+    return count
+
+
+def padded_batches(drawn: Sample, size: int = CURVES_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
+    """Yield rows and padded inputs of all light curves, sorted by length."""
+    order = np.argsort(drawn.lengths, kind="stable")
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        padded = network_inputs(drawn, rows).padded()
+        yield rows, {name: torch.from_numpy(padded[name]) for name in INPUTS}
+
+
+def write_drawn(drawn: Sample, path: Path) -> None:
+    """Write to one uncompressed npz without pickles."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(drawn, column) for name, column in _POINTS.items()}
+    arrays |= {name: getattr(drawn, name) for name in ("offsets", "metadata", "label", "source")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, allow_pickle=False, **arrays, object_index=drawn.group)
+
+
+def read_drawn(path: Path) -> Sample:
+    """Read a file of `write_drawn`."""
+    with np.load(path, allow_pickle=False) as arrays:
+        curves = RaggedBatch(**{name: arrays[name] for name in ("offsets", *_POINTS, "metadata")})
+        return drawn_sample(curves, arrays["label"], arrays["source"], arrays["object_index"])
+
+
+def join_drawn(parts: Sequence[Sample]) -> Sample:
+    """Concatenate several sets; objects of different sets get different numbers."""
+    shifts = np.cumsum([0, *(int(part.group.max(initial=-1)) + 1 for part in parts)])
+    return join([replace(part, group=part.group + shift) for part, shift in zip(parts, shifts, strict=False)])
+
+
+def draw_from_mixture(dataset: Sample, recipe: Recipe, part: str, number: int, seed: int) -> Sample:
     """Draw light curves of one part of a mixture, with the recipe's augmentation."""
     rng = np.random.default_rng((seed, SPLITS.index(part)))
     rows = draw_weighted(dataset, split_indices(dataset, recipe.data.fractions)[part], number, recipe, rng)
     return draw_curves(dataset, rows, recipe, rng)
 
 
-def draw_curves(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> DrawnCurves:
+def draw_curves(dataset: Sample, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Sample:
     """Draw a light curve of each chosen object with the recipe's augmentation; those without a point are left out."""
     examples = [
         draw_examples(dataset, rows[n : n + 1], recipe.data, recipe.augmentation, rng) for n in range(len(rows))
     ]
     kept = [index for index, drawn in enumerate(examples) if drawn]
-    names = [dataset.object_id[int(rows[index])].partition(":") for index in kept]
-    return DrawnCurves(
+    return drawn_sample(
         RaggedBatch.collate([examples[index][0].tokens for index in kept]),
         np.array([examples[index][0].label for index in kept], dtype=np.int64),
-        np.array([source if colon else "simulated" for source, colon, _ in names], dtype=np.str_),
+        np.array([dataset.source[rows[index]] for index in kept], dtype=np.str_),
         rows[kept],
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from nightjar_alerts.training.data.augment import AugmentationConfig
-from nightjar_alerts.training.data.drawn import CLASSES, PARTS, draw_from_mixture, join_drawn, read_drawn
+from nightjar_alerts.training.data.drawn import CLASSES, PARTS, draw_from_mixture, join_drawn, read_drawn, write_drawn
 from nightjar_alerts.training.data.mixture import read_mixture
 from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
 from nightjar_alerts.training.data.sample import Sample
@@ -33,9 +33,8 @@ def write_samples(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CLASSES).write_text(json.dumps(dataset.classes), encoding="utf-8")
     for part, number in zip(PARTS[:2], numbers, strict=True):
-        draw_from_mixture(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
+        write_drawn(draw_from_mixture(dataset, recipe, part, number, seed), folder / f"{part}.npz")
     training = read_drawn(folder / "train.npz")
     some = training.take(np.random.default_rng(seed).permutation(len(training))[:SYNTHETIC_OUTLIERS])
-    join_drawn([real_outliers(sample, recipe, dataset.classes, seed), synthetic_outliers(some, seed)]).save(
-        folder / "outliers.npz"
-    )
+    outliers = join_drawn([real_outliers(sample, recipe, dataset.classes, seed), synthetic_outliers(some, seed)])
+    write_drawn(outliers, folder / "outliers.npz")

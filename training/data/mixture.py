@@ -25,12 +25,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from nightjar_alerts.models.lightcurve import Float64, Int64
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
-from nightjar_alerts.training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
-from nightjar_alerts.training.data.sample import Sample, read_sample
+from nightjar_alerts.training.data.dataset import SPLITS, read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample, read_sample, sample_of
 from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
 
 _COLUMN: Final = {name: index for index, name in enumerate(METADATA_COLUMNS)}
+_TRAINED_ON: Final = ("mjd", "flux", "flux_err", "band", "detected", "metadata", "label", "source", "object_id",
+                      "group", "part")  # fmt: skip
+"""Columns of a mixture. All others, which training does not need, would take half as much memory again."""
 EXCLUDED_QUALITIES: Final = ("other", "unlabelled", "conflicting")
 ZTF_SOURCE: Final = "ztf_sn"
 VIEW: Final = "view"  # quality of re-observed objects, whose raw label is the survey of the original object
@@ -66,7 +69,7 @@ def is_mixture(path: Path) -> bool:
     return path.suffix == ".json"
 
 
-def read_training_data(path: Path) -> Dataset:
+def read_training_data(path: Path) -> Sample:
     """Read a data file or all files of a mixture."""
     return read_mixture(path) if is_mixture(path) else read_dataset(path)
 
@@ -78,7 +81,7 @@ def read_shares(path: Path) -> dict[str, float]:
     return {item.file.name: item.share / total for item in ingredients}
 
 
-def read_mixture(path: Path) -> Dataset:
+def read_mixture(path: Path) -> Sample:
     """Read all files of a mixture into one dataset with sampling weights.
 
     Raises
@@ -92,22 +95,19 @@ def read_mixture(path: Path) -> Dataset:
     weights = [
         _scaled(part, item.share / total, item.file) for part, item in zip(parts, mixture.ingredients, strict=True)
     ]
-    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    names = ("mjd", "flux", "flux_err", "band", "detected", "metadata", "label", "trigger_mjd", "part")
-    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Dataset(
+    lengths = np.concatenate([part.lengths for part in parts])
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _TRAINED_ON}
+    return sample_of(
         offsets=np.concatenate(([0], np.cumsum(lengths))),
         **columns,
-        object_id=[name for part in parts for name in part.object_id],
         classes=parts[0].classes,
         weight=np.concatenate(weights),
     )
 
 
-def _scaled(part: Dataset, share: float, file: Path) -> Float64:
+def _scaled(part: Sample, share: float, file: Path) -> Float64:
     """Return weights that sum to the share in every part that has objects."""
     assert part.weight is not None
-    assert part.part is not None
     weight = part.weight.copy()
     if not weight.any():
         raise ValueError(f"{file} holds no labelled object")
@@ -118,20 +118,20 @@ def _scaled(part: Dataset, share: float, file: Path) -> Float64:
     return weight
 
 
-def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
+def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Sample:
     taxonomy = ZTF_SUPERNOVAE if mixture.taxonomy == "ztf" else ELASTICC
     if path.suffix == ".parquet":
         dataset = read_dataset(path)
         part = np.zeros(len(dataset), dtype=np.int8)
         for number, rows in enumerate(split_indices(dataset).values()):
             part[rows] = number
-        source = np.full(len(dataset), "simulated")
+        dataset = replace(dataset, part=part)
     else:
         sample = read_sample(path)
         sample = sample if taxonomy is ELASTICC else _types_of_ztf(sample)
-        dataset, source, part = survey_dataset(_usable(sample, item.without, item.not_through))
-    weight = weights(dataset.label, source, part, mixture.classes, item.one_class, taxonomy)
-    return replace(dataset, part=part, weight=weight, classes=taxonomy.names)
+        dataset = with_all_metadata(_usable(sample, item.without, item.not_through))
+    weight = weights(dataset.label, dataset.source, dataset.part, mixture.classes, item.one_class, taxonomy)
+    return replace(dataset, weight=weight, classes=taxonomy.names)
 
 
 def _types_of_ztf(sample: Sample) -> Sample:
@@ -150,28 +150,14 @@ def _usable(sample: Sample, without: tuple[str, ...], not_through: tuple[str, ..
     return sent.take((sent.lengths >= MIN_POINTS) & (sent.count(sent.detected) > 0))
 
 
-def survey_dataset(sample: Sample) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
-    """Return real light curves as a dataset with all metadata, the survey of each, and its part."""
+def with_all_metadata(sample: Sample) -> Sample:
+    """Return objects of surveys with all of their metadata in ``metadata``, and ids that name the survey."""
     metadata = np.full_like(sample.metadata, np.nan)
     for index in range(len(sample)):
         for name, value in sample.metadata_of(index, "everything").items():
             metadata[index, _COLUMN[name]] = value
-    object_P = np.repeat(np.arange(len(sample)), sample.lengths)
-    trigger = np.full(len(sample), np.inf)
-    np.minimum.at(trigger, object_P[sample.detected], sample.mjd[sample.detected])
-    dataset = Dataset(
-        offsets=sample.offsets,
-        mjd=sample.mjd,
-        flux=sample.flux,
-        flux_err=sample.flux_err,
-        band=sample.band,
-        detected=sample.detected,
-        metadata=metadata,
-        label=sample.label,
-        object_id=[f"{source}:{name}" for source, name in zip(sample.source, sample.object_id, strict=True)],
-        trigger_mjd=trigger,
-    )
-    return dataset, sample.source, sample.part
+    names = [f"{source}:{name}" for source, name in zip(sample.source, sample.object_id, strict=True)]
+    return replace(sample, metadata=metadata, object_id=np.array(names, dtype=np.str_))
 
 
 def weights(

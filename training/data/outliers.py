@@ -10,20 +10,14 @@ import numpy as np
 
 from nightjar_alerts.models.lightcurve import Bool, Int64, RaggedBatch
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.drawn import (
-    PARTS,
-    DrawnCurves,
-    draw_curves,
-    join_drawn,
-    take,
-)
-from nightjar_alerts.training.data.mixture import survey_dataset
+from nightjar_alerts.training.data.drawn import PARTS, draw_curves, drawn_sample, join_drawn, network_inputs
+from nightjar_alerts.training.data.mixture import with_all_metadata
 from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.surveys import as_observed
 from nightjar_alerts.training.recipes.schema import Recipe
 
 
-def synthetic_outliers(light_curves: DrawnCurves, seed: int) -> DrawnCurves:
+def synthetic_outliers(light_curves: Sample, seed: int) -> Sample:
     """Return unphysical light curves: fluxes shuffled in time, or the second half replaced by the mirrored first half.
 
     They are made from light curves with five detections or more, since others could not be distinguished.
@@ -35,9 +29,9 @@ def synthetic_outliers(light_curves: DrawnCurves, seed: int) -> DrawnCurves:
     return join_drawn([_shuffled(light_curves, shuffled, rng), _doubled(light_curves, mirrored, rng)])
 
 
-def _shuffled(light_curves: DrawnCurves, rows: Int64, rng: np.random.Generator) -> DrawnCurves:
+def _shuffled(light_curves: Sample, rows: Int64, rng: np.random.Generator) -> Sample:
     """Return light curves with fluxes and errors shuffled in time."""
-    curves = take(light_curves.curves, rows)
+    curves = network_inputs(light_curves, rows)
     order = np.arange(int(curves.offsets[-1]))
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
         order[start:stop] = start + rng.permutation(int(stop - start))
@@ -45,9 +39,9 @@ def _shuffled(light_curves: DrawnCurves, rows: Int64, rng: np.random.Generator) 
     return _outliers(changed, "shuffled", rows)
 
 
-def _doubled(light_curves: DrawnCurves, rows: Int64, rng: np.random.Generator) -> DrawnCurves:
+def _doubled(light_curves: Sample, rows: Int64, rng: np.random.Generator) -> Sample:
     """Return light curves whose second half is the first half mirrored and scaled by a factor of 1/4 to 4."""
-    curves = take(light_curves.curves, rows)
+    curves = network_inputs(light_curves, rows)
     flux = curves.flux.copy()
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
         half = (int(stop) - int(start)) // 2
@@ -57,8 +51,8 @@ def _doubled(light_curves: DrawnCurves, rows: Int64, rng: np.random.Generator) -
     return _outliers(changed, "doubled", rows)
 
 
-def _outliers(curves: RaggedBatch, kind: str, rows: Int64) -> DrawnCurves:
-    return DrawnCurves(curves, np.full(len(rows), -1, np.int64), np.full(len(rows), kind), rows)
+def _outliers(curves: RaggedBatch, kind: str, rows: Int64) -> Sample:
+    return drawn_sample(curves, np.full(len(rows), -1, np.int64), np.full(len(rows), kind), rows)
 
 
 OTHER: Final = "other"  # quality of real objects of no known class
@@ -76,16 +70,15 @@ MIN_POINTS: Final = 8  # minimum number of points of a real outlier
 MIN_DETECTIONS: Final = 3
 
 
-def real_outliers(sample: Sample, recipe: Recipe, classes: tuple[str, ...], seed: int) -> DrawnCurves:
+def real_outliers(sample: Sample, recipe: Recipe, classes: tuple[str, ...], seed: int) -> Sample:
     """Draw light curves of real training objects outside the known classes; ``source`` is the kind of object."""
     outlier = sample.quality == OTHER
     if classes != ELASTICC.names:  # outliers of the six types of supernovae include other transients and variables
         outlier |= _sample_of_each(np.where(np.isin(sample.label, _NOT_SUPERNOVAE), sample.label, -1), seed)
     usable = outlier & (sample.part == 0) & (sample.lengths >= MIN_POINTS)
-    chosen = as_observed(sample.take(usable & (sample.count(sample.detected) >= MIN_DETECTIONS)))
-    dataset, _, _ = survey_dataset(chosen)
+    chosen = as_observed(sample.take(usable & (sample.detections >= MIN_DETECTIONS)))
     names = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
-    kinds = replace(dataset, object_id=[f"{kind}:" for kind in names])
+    kinds = replace(with_all_metadata(chosen), source=names)
     rows: Int64 = np.repeat(np.arange(len(kinds)), COPIES)
     return draw_curves(kinds, rows, recipe, np.random.default_rng((seed, len(PARTS))))
 

@@ -1,4 +1,4 @@
-"""Light curves of many surveys as ragged arrays, with metadata of each object.
+"""Labelled light curves as ragged arrays: the one container of training data.
 
 Notable:
 
@@ -11,7 +11,7 @@ Legend: N objects, P points of all objects together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,6 +24,8 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
 
 UNLABELLED: Final = -1
+BY_HASH: Final = -1
+SIMULATED: Final = "simulated"
 PARTS: Final = ("train", "valid", "test")
 NO_METADATA: Final = np.full(len(METADATA_COLUMNS), np.nan, dtype=np.float32)
 LABELS: Final = {name: number for number, name in enumerate(ELASTICC.names)}
@@ -73,33 +75,38 @@ class SurveyObject:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Objects of many surveys.
+    """Light curves with their objects: of one file, of many surveys, or drawn as inputs of a network.
+
+    `sample_of` makes one of the columns that are known; all others are NaN, False or an empty text.
 
     Attributes
     ----------
     offsets : i64 (N + 1,); object i owns points ``offsets[i]:offsets[i + 1]``, sorted by time.
-    mjd : f64 (P,), days. flux, flux_err, total_flux : f32 (P,), nJy.
-    band : i8 (P,), index into `models.lightcurve.BANDS`. detected : bool (P,).
+    mjd : f64 (P,), TAI days. flux, flux_err, total_flux : f32 (P,), nJy. In samples of `training.data.drawn`, ``mjd``
+        is f32 days since the first point, and fluxes are in the unit of the network.
+    band : integers (P,), index into `models.lightcurve.BANDS`. detected : bool (P,).
     foreign : bool (P,), the filter is not near the LSST filter of its band. wavelength : f32 (P,), nm, of the filter.
-    source, object_id, group, raw_label, quality : text (N,). ``group`` is shared by all rows of one physical object.
-    label : i64 (N,), index into `models.taxonomy.ELASTICC`, -1 where unknown.
+    source, object_id, raw_label, quality : text (N,). ``source`` is a survey, `SIMULATED`, or a kind of outlier.
+    group : (N,), the same for all rows of one physical object: its name, or a number in drawn samples.
+    label : i64 (N,), index into ``classes``, -1 where unknown.
     z, z_err, z_phot, z_phot_err, mwebv, period : f64 (N,), NaN where unknown; period in days.
-    part : i8 (N,), index into `PARTS`.
+    part : i8 (N,), index into `PARTS`, or `BY_HASH` where `training.data.dataset.split_indices` decides.
     metadata : f32 (N, 64) in the order of `METADATA_COLUMNS`, as far as the survey itself has them.
+    classes : class names of the labels. weight : f64 (N,), sampling weights; None: by class.
     """
 
     offsets: NDArray[np.int64]
-    mjd: NDArray[np.float64]
+    mjd: NDArray[np.floating]
     flux: NDArray[np.float32]
     flux_err: NDArray[np.float32]
     total_flux: NDArray[np.float32]
-    band: NDArray[np.int8]
+    band: NDArray[np.integer]
     detected: NDArray[np.bool_]
     foreign: NDArray[np.bool_]
     wavelength: NDArray[np.float32]
     source: NDArray[np.str_]
     object_id: NDArray[np.str_]
-    group: NDArray[np.str_]
+    group: NDArray[Any]
     raw_label: NDArray[np.str_]
     quality: NDArray[np.str_]
     label: NDArray[np.int64]
@@ -111,6 +118,8 @@ class Sample:
     period: NDArray[np.float64]
     part: NDArray[np.int8]
     metadata: NDArray[np.float32]
+    classes: tuple[str, ...] = ELASTICC.names
+    weight: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -131,6 +140,11 @@ class Sample:
         """Number of points of each object, i64 (N,)."""
         return np.diff(self.offsets)
 
+    @property
+    def detections(self) -> NDArray[np.int64]:
+        """Number of detections of each object, i64 (N,)."""
+        return self.count(self.detected)
+
     def points(self, index: int) -> slice:
         """Return the slice of the points of object ``index``."""
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
@@ -141,21 +155,26 @@ class Sample:
         counts: NDArray[np.int64] = total[self.offsets[1:]] - total[self.offsets[:-1]]
         return counts
 
+    def points_of(self, rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offsets of the objects ``rows`` alone, and the indices of their points."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        return offsets, np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+
     def take(self, rows: NDArray[Any]) -> "Sample":
         """Return the objects ``rows`` (indices or a mask), in that order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        lengths = self.lengths[chosen]
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        picked = np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
-        return Sample(offsets, **{name: v[picked] if name in _POINTS else v[chosen] for name, v in values.items()})
+        return self._select(*self.points_of(chosen), chosen)
 
     def keep_points(self, flags_P: NDArray[np.bool_]) -> "Sample":
         """Return a sample of the flagged points, without objects that have none."""
         counts = self.count(flags_P)
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
-        remaining = {name: v[flags_P] if name in _POINTS else v[counts > 0] for name, v in values.items()}
-        return Sample(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
+        return self._select(np.concatenate(([0], np.cumsum(counts[counts > 0]))), flags_P, counts > 0)
+
+    def _select(self, offsets: NDArray[np.int64], points: NDArray[Any], objects: NDArray[Any]) -> "Sample":
+        columns = {name: getattr(self, name)[points if name in _POINTS else objects] for name in COLUMNS}
+        weight = None if self.weight is None else self.weight[objects]
+        return replace(self, offsets=offsets, weight=weight, **columns)
 
     def metadata_of(self, index: int, context: ContextPolicy) -> dict[str, float]:
         """Return the metadata of an object: nothing, its redshift and dust, or everything that its survey provides.
@@ -164,9 +183,10 @@ class Sample:
         """
         if context == "nothing":
             return {}
-        row = self.metadata[index]
-        if context == "everything" and np.isfinite(row).any():
-            return {n: float(v) for n, v in zip(METADATA_COLUMNS, row, strict=True) if np.isfinite(v)}
+        if context == "everything":
+            row = self.metadata[index]
+            if len(known := np.flatnonzero(np.isfinite(row))):
+                return {METADATA_COLUMNS[column]: float(row[column]) for column in known.tolist()}
         values = {"mwebv": float(self.mwebv[index])}
         z, error = self.z[index], self.z_err[index]
         if np.isfinite(z):
@@ -175,30 +195,69 @@ class Sample:
             values |= {"z_final": float(self.z_phot[index]), "z_final_err": float(self.z_phot_err[index])}
         return {name: value for name, value in values.items() if np.isfinite(value)}
 
-    def curve(self, index: int, context: ContextPolicy = "nothing") -> LightCurve:
-        """Return one object as a light curve for the service."""
+    def curve(self, index: int, context: ContextPolicy = "everything") -> LightCurve:
+        """Return one object as a light curve for the service. Raises LightCurveError for invalid values."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"object {index} of {len(self)}")
         at = self.points(index)
-        return LightCurve(
+        return LightCurve.from_columns(
             mjd=self.mjd[at],
             flux=self.flux[at],
             flux_err=self.flux_err[at],
-            band=self.band[at].astype(np.int64),
+            band=self.band[at],
             detected=self.detected[at],
             metadata=self.metadata_of(index, context),
             object_id=str(self.object_id[index]),
         )
 
-    def save(self, path: Path) -> None:
-        """Write to one uncompressed npz without pickles, atomically."""
-        arrays: Mapping[str, NDArray[Any]] = {f.name: getattr(self, f.name) for f in fields(self)}
-        with replacing(path, ".npz") as partial:
-            np.savez(partial, allow_pickle=False, **arrays)
+
+COLUMNS: Final = tuple(f.name for f in fields(Sample) if f.name not in ("offsets", "classes", "weight"))
+
+
+def sample_of(
+    *,
+    offsets: NDArray[np.int64],
+    mjd: NDArray[np.floating],
+    flux: NDArray[np.float32],
+    flux_err: NDArray[np.float32],
+    band: NDArray[np.integer],
+    detected: NDArray[np.bool_],
+    **known: Any,
+) -> Sample:
+    """Return a sample; ``known`` are further fields. Columns that are not given take no memory."""
+    points, objects = len(mjd), len(offsets) - 1
+    columns: dict[str, NDArray[Any]] = {
+        "total_flux": _all(np.float32(np.nan), points),
+        "foreign": _all(np.False_, points),
+        "wavelength": _all(np.float32(np.nan), points),
+        "metadata": np.broadcast_to(NO_METADATA, (objects, len(NO_METADATA))),
+        "label": _all(np.int64(UNLABELLED), objects),
+        "part": _all(np.int8(BY_HASH), objects),
+        **{name: _all(np.float64(np.nan), objects) for name in _NUMBERS},
+        **{name: _all(np.str_(""), objects) for name in _TEXTS},
+    }
+    if "group" not in known and "object_id" in known:
+        known["group"] = known["object_id"]
+    given = {"mjd": mjd, "flux": flux, "flux_err": flux_err, "band": band, "detected": detected}
+    return Sample(**{"offsets": offsets, **columns, **given, **known})
+
+
+def _all(value: np.generic, size: int) -> NDArray[Any]:
+    """Return an array of equal values that takes the memory of one."""
+    return np.broadcast_to(value, (size,))
+
+
+def write_sample(sample: Sample, path: Path) -> None:
+    """Write objects of surveys to one uncompressed npz without pickles, atomically."""
+    arrays: Mapping[str, NDArray[Any]] = {name: getattr(sample, name) for name in ("offsets", *COLUMNS)}
+    with replacing(path, ".npz") as partial:
+        np.savez(partial, allow_pickle=False, **arrays)
 
 
 def read_sample(path: Path) -> Sample:
-    """Read a file of `Sample.save`."""
+    """Read a file of `write_sample`."""
     with np.load(path, allow_pickle=False) as arrays:
-        return Sample(**{f.name: arrays[f.name] for f in fields(Sample)})
+        return Sample(**{name: arrays[name] for name in ("offsets", *COLUMNS)})
 
 
 def collect(
@@ -227,14 +286,12 @@ def collect(
 
 
 def join(samples: Sequence[Sample]) -> Sample:
-    """Concatenate several samples."""
-    values: dict[str, Any] = {
-        f.name: np.concatenate([getattr(sample, f.name) for sample in samples])
-        for f in fields(Sample)
-        if f.name != "offsets"
-    }
-    lengths = np.concatenate([sample.lengths for sample in samples])
-    return Sample(np.concatenate(([0], np.cumsum(lengths))), **values)
+    """Concatenate several samples of the same classes. Sampling weights are kept if all samples have them."""
+    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in samples]) for name in COLUMNS}
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate([sample.lengths for sample in samples]))))
+    weights = [sample.weight for sample in samples if sample.weight is not None]
+    weight = np.concatenate(weights) if len(weights) == len(samples) else None
+    return replace(samples[0], offsets=offsets, weight=weight, **columns)
 
 
 def _column(row: SurveyObject, name: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, read_sample
+from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, read_sample, write_sample
 from nightjar_alerts.training.data.survey_readers import (
     CONFLICTS,
     EVALUATION_ONLY,
@@ -57,7 +57,7 @@ def load_surveys(data: Path, cache: Path | None = None) -> Sample:
         return read_sample(stored)
     sample = assemble(read_all(data))
     if stored is not None:
-        sample.save(stored)
+        write_sample(sample, stored)
     return sample
 
 

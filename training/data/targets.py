@@ -47,7 +47,7 @@ from nightjar_alerts.models.lightcurve import (
 from nightjar_alerts.models.networks.network import Masking
 from nightjar_alerts.models.photometry import FluxUnit, njy_to
 from nightjar_alerts.training.data.augment import AugmentationConfig, apply_view, draw_view
-from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.sample import Sample
 
 _TOLERANCE = 1e-9  # 0.55 * 100 is 55.00000000000001, whose ceiling should be 55
 
@@ -186,7 +186,7 @@ class ForecastQuestion:
     flux_err: Float32
 
 
-def forecastable(dataset: Dataset, horizon_days: float) -> Int64:
+def forecastable(dataset: Sample, horizon_days: float) -> Int64:
     """Return the rows of the objects with an observation within the horizon after a detection."""
     row_P = np.repeat(np.arange(len(dataset)), np.diff(dataset.offsets))
     first = np.flatnonzero(np.diff(row_P, prepend=-1).astype(np.bool_) | (np.diff(dataset.mjd, prepend=np.nan) != 0))

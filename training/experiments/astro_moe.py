@@ -49,7 +49,8 @@ from nightjar_alerts.models.networks.zoo import transfer
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.augment import LSST, AugmentationConfig, View
 from nightjar_alerts.training.data.batches import Example, draw_examples, view_examples
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.experiments.runner import ExperimentOptions, RunIdentity, RunRecord, minutes, write_record
 from nightjar_alerts.training.fit.checkpoints import load_best
 from nightjar_alerts.training.fit.loop import fit
@@ -118,7 +119,7 @@ class AstroMoEArm(ExperimentOptions):
 class ArmProblem:
     """A data set with its split, and the test examples by name of the view."""
 
-    dataset: Dataset
+    dataset: Sample
     split: Split
     tests: dict[str, list[Example]]
 

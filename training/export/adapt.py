@@ -21,7 +21,7 @@ from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Novelty, PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.confidence.sets import fit_sets_by_detections
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.data.dataset import read_dataset
 from nightjar_alerts.training.data.reobserve.origins import read_colours
 from nightjar_alerts.training.data.reobserve.patterns import CadenceLibrary, build_library
 from nightjar_alerts.training.data.reobserve.templates import template_objects
@@ -103,7 +103,7 @@ def adapt(
     return Adaptation(new, report)
 
 
-def library_of(dataset: Dataset) -> CadenceLibrary:
+def library_of(dataset: Sample) -> CadenceLibrary:
     """Return the cadences of unlabelled light curves. Raises ValueError if there are too few."""
     sample = collect(_objects(dataset))
     library = build_library(sample, name=lambda _: SURVEY)
@@ -113,22 +113,22 @@ def library_of(dataset: Dataset) -> CadenceLibrary:
     return library
 
 
-def _objects(dataset: Dataset) -> Iterator[SurveyObject]:
+def _objects(dataset: Sample) -> Iterator[SurveyObject]:
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     for row in range(len(dataset)):
-        at = slice(int(dataset.offsets[row]), int(dataset.offsets[row + 1]))
+        at = dataset.points(row)
         band = np.asarray(dataset.band[at], dtype=np.int8)
         yield SurveyObject(
             source=SURVEY,
-            object_id=dataset.object_id[row],
-            mjd=dataset.mjd[at],
+            object_id=str(dataset.object_id[row]),
+            mjd=dataset.mjd[at].astype(np.float64),
             flux=dataset.flux[at],
             flux_err=dataset.flux_err[at],
             band=band,
             detected=np.asarray(dataset.detected[at]),
             foreign=np.zeros(len(band), np.bool_),
             wavelength=nanometres[band],
-            names=(dataset.object_id[row],),
+            names=(str(dataset.object_id[row]),),
         )
 
 
@@ -156,7 +156,7 @@ def read_origins(folder: Path | None, seed: int) -> tuple[Sample, str]:
 
 def refit(bundle: Bundle, predictions: SurveyPredictions, views: Sample) -> tuple[PredictionSets, Novelty | None]:
     """Refit the thresholds of the prediction sets and of novelty (`FALSE_ALARMS`); the latter is never lowered."""
-    detections_N = views.count(views.detected)
+    detections_N = views.detections
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
     fitted = fit_sets_by_detections(predictions.probabilities_NC, views.label, detections_N, object_N).sets
     sets = fitted.model_copy(update={"split": "views through the survey that it was adapted to"})
@@ -197,7 +197,7 @@ def _dumped(update: dict[str, Any]) -> dict[str, Any]:
 def _scores(path: Path, views: Sample) -> dict[str, Any]:
     """Return the scores of a bundle on views, overall and by number of detections."""
     predictions = predict(open_bundle(path), views, "nothing")
-    detections_N: NDArray[np.int64] = views.count(views.detected)[predictions.rows_N]
+    detections_N: NDArray[np.int64] = views.detections[predictions.rows_N]
     label_N = views.label[predictions.rows_N]
     whole = summary(predictions, label_N)
     few = {

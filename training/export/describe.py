@@ -18,9 +18,10 @@ from nightjar_alerts.models.posterior import Domain, PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy
 from nightjar_alerts.training.confidence.fit import MEASURED_ON, Confidence
 from nightjar_alerts.training.confidence.novelty import NoveltyFit
-from nightjar_alerts.training.data.dataset import UNLABELLED, Dataset, read_notes, split_indices
+from nightjar_alerts.training.data.dataset import read_notes, split_indices
 from nightjar_alerts.training.data.drawn import classes_of, read_drawn
 from nightjar_alerts.training.data.mixture import is_mixture, read_shares
+from nightjar_alerts.training.data.sample import UNLABELLED, Sample
 from nightjar_alerts.training.data.survey_readers import BAND_SUBSTITUTES
 from nightjar_alerts.training.export.graph import OPSET
 from nightjar_alerts.training.export.served import AXES, LOADS, Ensembled, ServedNetwork
@@ -166,7 +167,7 @@ def output_spec(name: str, value: NDArray[Any]) -> TensorSpec:
     return TensorSpec(name=name, dtype="int64" if name in LOADS else "float32", shape=shape)
 
 
-def provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
+def provenance(dataset: Sample, config: RunConfig) -> dict[str, Any]:
     """Return the training data of the network for the manifest."""
     parts = split_indices(dataset, config.recipe.data.fractions, config.recipe.data.turn)
     labelled = dataset.label[dataset.label != UNLABELLED]

@@ -26,8 +26,9 @@ from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.data.batches import draw_examples, draw_indices, usable_tokens
-from nightjar_alerts.training.data.dataset import Dataset, split_indices
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.dataset import split_indices
+from nightjar_alerts.training.data.drawn import network_inputs
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.export.served import LOADS, Arrays, Ensembled, ServedNetwork
 from nightjar_alerts.training.fit.checkpoints import RunConfig
 
@@ -122,7 +123,7 @@ def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: N
     return worst
 
 
-def dataset_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
+def dataset_tokens(dataset: Sample, config: RunConfig) -> list[Tokens]:
     """Return views of validation objects of all classes, and noise of all brightnesses that reaches rare experts."""
     recipe = config.recipe
     rng = np.random.default_rng(recipe.seed)
@@ -134,7 +135,7 @@ def dataset_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
 
 
 def drawn_tokens(
-    network: AstroMoE | RoMAE, light_curves: DrawnCurves, config: RunConfig, ensemble: Ensembled | None = None
+    network: AstroMoE | RoMAE, light_curves: Sample, config: RunConfig, ensemble: Ensembled | None = None
 ) -> list[Tokens]:
     """Light curves of every length, and noise of every brightness that reaches the rarer experts.
 
@@ -201,18 +202,17 @@ def _jittered(inputs: Sequence[torch.Tensor], seed: int, digits: float = LAST_DI
     ]
 
 
-def _tokens(light_curves: DrawnCurves, row: int) -> Tokens:
-    curves = light_curves.curves
-    at = slice(int(curves.offsets[row]), int(curves.offsets[row + 1]))
+def _tokens(light_curves: Sample, row: int) -> Tokens:
+    curve = network_inputs(light_curves, np.array([row]))
     return Tokens(
-        time=curves.time[at],
-        flux=curves.flux[at],
-        flux_err=curves.flux_err[at],
-        band=curves.band[at],
-        detected=curves.detected[at],
-        metadata=curves.metadata[row],
+        time=curve.time,
+        flux=curve.flux,
+        flux_err=curve.flux_err,
+        band=curve.band,
+        detected=curve.detected,
+        metadata=curve.metadata[0],
         truncated=False,
-        points_per_band=tuple(np.bincount(curves.band[at], minlength=len(BANDS)).tolist()),
+        points_per_band=tuple(np.bincount(curve.band, minlength=len(BANDS)).tolist()),
         origin_mjd=0.0,
     )
 

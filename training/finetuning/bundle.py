@@ -34,7 +34,8 @@ from nightjar_alerts.training.confidence.novelty import (
     mahalanobis_novelty,
 )
 from nightjar_alerts.training.confidence.sets import fit_sets_by_detections, reweighted
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.drawn import network_inputs, padded_batches
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.export.bundle import export_bundle
 from nightjar_alerts.training.export.card import write_card
@@ -83,7 +84,7 @@ def fit_final(tuning: Tuning, choice: Choice, learns_O: Bool) -> FinalModel:
         return FinalModel(network, None, None)
     forest = tuning.fit("trees", rows, folder).forest
     assert forest is not None
-    weights = equal_weights(forest, tuning.draws.light_curves.length[rows])
+    weights = equal_weights(forest, tuning.draws.light_curves.lengths[rows])
     if alone:
         weights = weights.model_copy(update={"coefficients": (TREES_ALONE, 0.0, 0.0)})
     return FinalModel(network, forest, weights)
@@ -139,7 +140,7 @@ def fit_prediction_sets(tuning: Tuning, choice: Choice, calibration: Calibration
     """Fit thresholds by number of detections to out-of-fold predictions."""
     drawn, rows = tuning.draws.light_curves, choice.rows
     p_NC = softmax(choice.predicted.logits_NC, calibration.temperature)
-    fit = fit_sets_by_detections(p_NC, drawn.label[rows], drawn.detections[rows], drawn.object_index[rows])
+    fit = fit_sets_by_detections(p_NC, drawn.label[rows], drawn.detections[rows], drawn.group[rows])
     return fit.sets.model_copy(update={"split": OUT_OF_FOLD, "measured_on": measured_on})
 
 
@@ -223,8 +224,9 @@ def export(
         pretrained_sha256=tuning.backbone.pretrained.sha256,
     )
     shares, _ = class_shares(tuning, learns_O)
+    inputs = network_inputs(light_curves, np.arange(len(light_curves)))
     statistics = input_statistics(
-        light_curves.curves, light_curves.label, classes, bands=recipe.data.bands, flux_unit=recipe.data.flux_unit
+        inputs, light_curves.label, classes, bands=recipe.data.bands, flux_unit=recipe.data.flux_unit
     )
     learning_curves = [curve for curve, learns in zip(observed.curves, learns_O, strict=True) if learns]
     release = Release(
@@ -247,10 +249,10 @@ def export(
     return write_card(bundle.path), difference, warning
 
 
-def served_probabilities(bundle: Bundle, light_curves: DrawnCurves) -> Float64:
+def served_probabilities(bundle: Bundle, light_curves: Sample) -> Float64:
     """Return the probabilities [N, C] of light curves by the graph of a bundle."""
     session, names = open_session(bundle.path / MODEL), [spec.name for spec in bundle.manifest.inputs]
     p_NC = np.zeros((len(light_curves), len(bundle.manifest.classes.names)))
-    for rows, inputs in light_curves.batches():
+    for rows, inputs in padded_batches(light_curves):
         p_NC[rows] = run(session, {name: inputs[name].numpy() for name in names})["probabilities"]
     return p_NC

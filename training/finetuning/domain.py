@@ -7,15 +7,14 @@ import numpy as np
 
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.posterior import Domain
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.drawn import count_bands
+from nightjar_alerts.training.data.sample import Sample
 
 MARGIN: Final = 2.5
 """Factor, about a magnitude, by which a light curve may be fainter or brighter than all others."""
 
 
-def domain_of(
-    curves: Sequence[LightCurve], light_curves: DrawnCurves, bands: Sequence[str], measured_on: str
-) -> Domain:
+def domain_of(curves: Sequence[LightCurve], light_curves: Sample, bands: Sequence[str], measured_on: str) -> Domain:
     """Return the domain of light curves.
 
     Parameters
@@ -30,8 +29,8 @@ def domain_of(
     positive = [peak for peak in peaks if peak > 0] or [1.0]
     return Domain(
         bands=tuple(bands),
-        fewest_bands=max(1, int(light_curves.bands.min())),
-        fewest_points=max(1, int(light_curves.length.min())),
+        fewest_bands=max(1, int(count_bands(light_curves).min())),
+        fewest_points=max(1, int(light_curves.lengths.min())),
         faintest_njy=min(positive) / MARGIN,
         brightest_njy=max(positive) * MARGIN,
         surveys=() if "" in surveys else tuple(sorted(surveys)),

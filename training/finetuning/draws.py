@@ -28,8 +28,8 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
 from nightjar_alerts.models.photometry import BANDS, FILTERS, BandMap
 from nightjar_alerts.training.data.augment import AugmentationConfig, DegradeConfig
 from nightjar_alerts.training.data.batches import draw_examples
-from nightjar_alerts.training.data.dataset import Dataset
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.drawn import drawn_sample
+from nightjar_alerts.training.data.sample import Sample, sample_of
 from nightjar_alerts.training.data.survey_readers import BAND_SUBSTITUTES
 from nightjar_alerts.training.finetuning.backbone import Backbone
 from nightjar_alerts.training.finetuning.table import LabelError, LabelledCurves
@@ -164,24 +164,24 @@ def times_drawn(label_O: Int64) -> Int64:
     return times
 
 
-def draw(observed: Observed, seed: int) -> DrawnCurves:
+def draw(observed: Observed, seed: int) -> Sample:
     """Return the complete light curves of all objects, then their views."""
-    dataset, tokens = _dataset(observed), list(observed.complete)
+    sample, tokens = _sample(observed), list(observed.complete)
     owners = list(range(len(tokens)))
     for row, times in enumerate(times_drawn(observed.label_O).tolist()):
         rng = np.random.default_rng((seed, row))
         repeated = np.full(times, row, dtype=np.int64)
-        for example in draw_examples(dataset, repeated, observed.recipe.data, observed.recipe.augmentation, rng):
+        for example in draw_examples(sample, repeated, observed.recipe.data, observed.recipe.augmentation, rng):
             tokens.append(example.tokens)
             owners.append(row)
     owner_N = np.array(owners, dtype=np.int64)
     surveys = np.array([curve.survey for curve in observed.curves], dtype=np.str_)
-    return DrawnCurves(RaggedBatch.collate(tokens), observed.label_O[owner_N], surveys[owner_N], owner_N)
+    return drawn_sample(RaggedBatch.collate(tokens), observed.label_O[owner_N], surveys[owner_N], owner_N)
 
 
-def _dataset(observed: Observed) -> Dataset:
+def _sample(observed: Observed) -> Sample:
     curves = observed.curves
-    return Dataset(
+    return sample_of(
         offsets=np.cumsum([0, *(len(curve) for curve in curves)]),
         mjd=np.concatenate([curve.mjd for curve in curves]),
         flux=np.concatenate([curve.flux for curve in curves]),
@@ -190,13 +190,12 @@ def _dataset(observed: Observed) -> Dataset:
         detected=np.concatenate([curve.detected for curve in curves]),
         metadata=np.stack([metadata_row(curve.metadata, METADATA_COLUMNS) for curve in curves]),
         label=observed.label_O,
-        object_id=[curve.object_id for curve in curves],
-        trigger_mjd=np.zeros(len(curves)),
+        object_id=np.array([curve.object_id for curve in curves], dtype=np.str_),
     )
 
 
 def with_features(
-    light_curves: DrawnCurves, backbone: Backbone, folder: Path, report: Callable[[int, int], None] = lambda *_: None
+    light_curves: Sample, backbone: Backbone, folder: Path, report: Callable[[int, int], None] = lambda *_: None
 ) -> LabelledDraws:
     """Compute statistics, embeddings and logits of the heads, or read those that the folder already has.
 

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -188,10 +189,10 @@ def _learning_curve(
 
 def subset(draws: LabelledDraws, objects: Int64) -> LabelledDraws:
     """Return the light curves of some objects, whose numbers are their positions in ``objects``."""
-    rows = np.flatnonzero(np.isin(draws.light_curves.object_index, objects))
+    rows = np.flatnonzero(np.isin(draws.light_curves.group, objects))
     light_curves = draws.light_curves.take(rows)
-    numbered = np.searchsorted(objects, light_curves.object_index)
-    light_curves = type(light_curves)(light_curves.curves, light_curves.label, light_curves.source, numbered)
+    numbered = np.searchsorted(objects, light_curves.group)
+    light_curves = replace(light_curves, group=numbered)
     return LabelledDraws(light_curves, draws.inputs.take(rows), draws.heads_NHC[rows])
 
 

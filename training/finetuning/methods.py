@@ -33,6 +33,7 @@ from nightjar_alerts.training.fit.class_map import fit_class_map, mapped_logits
 from nightjar_alerts.training.fit.heads import HeadInputs, embeddings_of, head_outputs
 from nightjar_alerts.training.fit.labelled import LabelledDraws
 from nightjar_alerts.training.fit.trees.forest import fit_forest, read_forest, save_forest, tree_logits
+from nightjar_alerts.training.fit.trees.parameters import FINETUNED, FINETUNED_ROUNDS
 from nightjar_alerts.training.fit.tuning import fit_heads
 from nightjar_alerts.training.metrics import balanced_accuracy, confusion, macro_f1
 
@@ -44,10 +45,6 @@ POOLS: Final[Mapping[str, tuple[str, str]]] = {
     "heads and trees": ("heads", "trees"),
     "map and trees": ("map", "trees"),
 }
-TREES: Final[Mapping[str, Any]] = {
-    "min_data_in_leaf": 20, "feature_fraction": 0.1, "learning_rate": 0.04, "num_leaves": 10, "lambda_l2": 10.0,
-}  # fmt: skip
-TREE_ROUNDS: Final = 160
 
 Rows = NDArray[np.intp]
 
@@ -96,7 +93,7 @@ class Tuning:
                 weight = draws.weights(rows)
                 forest = fit_forest(
                     draws.inputs.columns[rows], label, self.classes,
-                    seed=self.seed, rounds=TREE_ROUNDS, weight_N=weight, **TREES,
+                    seed=self.seed, rounds=FINETUNED_ROUNDS, weight_N=weight, **FINETUNED,
                 )  # fmt: skip
                 with replacing(path, ".npz") as partial:
                     save_forest(forest, partial)
@@ -209,7 +206,7 @@ def choose(
     method = max(found, key=lambda name: float(scores[name]["macro_f1"]))
     rows = np.concatenate(rows_F)
     predicted = Predicted(*(np.concatenate(parts) for parts in zip(*found[method], strict=True)))
-    return Choice(method, scores, rows, predicted, fold_O[tuning.draws.light_curves.object_index[rows]], learns_FO)
+    return Choice(method, scores, rows, predicted, fold_O[tuning.draws.light_curves.group[rows]], learns_FO)
 
 
 def pool(network: Predicted, trees: Predicted) -> Predicted:

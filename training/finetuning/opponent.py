@@ -7,7 +7,7 @@ Legend: O objects, F features.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,9 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.training.data.batches import Example
 from nightjar_alerts.training.fit.trees.features import matrix
 from nightjar_alerts.training.fit.trees.forest import boost
+from nightjar_alerts.training.fit.trees.parameters import HAND_MADE, HAND_MADE_ROUNDS
 from nightjar_alerts.training.metrics import confusion, macro_f1
 from nightjar_alerts.training.recipes.schema import Recipe
-
-ROUNDS: Final = tuple(range(20, 401, 20))
-PARAMETERS: Final[dict[str, Any]] = {
-    "objective": "multiclass", "learning_rate": 0.05, "num_leaves": 31, "min_data_in_leaf": 10,
-    "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0,
-    "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
-}  # fmt: skip
 
 
 def opponent_features(curves: Sequence[LightCurve], recipe: Recipe) -> Float32:
@@ -50,15 +44,15 @@ def opponent_predictions(
     def boosted(rows_O: Bool, rounds: int) -> Any:
         label = label_O[rows_O]
         weight = len(label) / np.maximum(np.bincount(label, minlength=classes), 1)[label]
-        parameters = {**PARAMETERS, "num_class": classes}
+        parameters = {**HAND_MADE, "num_class": classes}
         return boost(value_OF[rows_O], label, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
 
-    counts = np.zeros((len(ROUNDS), classes, classes), dtype=np.int64)
+    counts = np.zeros((len(HAND_MADE_ROUNDS), classes, classes), dtype=np.int64)
     for fold in range(int(fold_O[learns_O].max()) + 1):
         held_out_O = learns_O & (fold_O == fold)
-        booster = boosted(learns_O & ~held_out_O, ROUNDS[-1])
-        for index, rounds in enumerate(ROUNDS):
+        booster = boosted(learns_O & ~held_out_O, HAND_MADE_ROUNDS[-1])
+        for index, rounds in enumerate(HAND_MADE_ROUNDS):
             p_NC = np.asarray(booster.predict(value_OF[held_out_O], num_iteration=rounds, num_threads=1))
             counts[index] += confusion(label_O[held_out_O], p_NC.argmax(1), classes)
-    rounds = ROUNDS[int(np.argmax([macro_f1(count) for count in counts]))]
+    rounds = HAND_MADE_ROUNDS[int(np.argmax([macro_f1(count) for count in counts]))]
     return np.asarray(boosted(learns_O, rounds).predict(value_OF, num_threads=1)), rounds

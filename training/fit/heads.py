@@ -25,7 +25,8 @@ from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.romae import RoMAE
 from nightjar_alerts.models.networks.statistics.points import Statistics
 from nightjar_alerts.models.networks.zoo import build, transfer
-from nightjar_alerts.training.data.drawn import PARTS, DrawnCurves, join_drawn, read_drawn
+from nightjar_alerts.training.data.drawn import PARTS, join_drawn, padded_batches, read_drawn
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
 from nightjar_alerts.training.recipes.schema import Recipe
 
@@ -71,10 +72,10 @@ def statistics_network(recipe: Recipe) -> AstroMoE:
 
 
 @torch.inference_mode()
-def statistics_of(network: AstroMoE, light_curves: DrawnCurves) -> tuple[Float32, Bool]:
+def statistics_of(network: AstroMoE, light_curves: Sample) -> tuple[Float32, Bool]:
     """Return the statistics and whether they are defined, both [N, K]."""
     value_NK, mask_NK = np.zeros((len(light_curves), 0), np.float32), np.zeros((len(light_curves), 0), np.bool_)
-    for rows, inputs in light_curves.batches():
+    for rows, inputs in padded_batches(light_curves):
         statistics = network.statistics_of(*(inputs[name] for name in network.input_names))
         if not value_NK.shape[1]:
             value_NK = np.zeros((len(light_curves), statistics.value_BK.shape[1]), np.float32)
@@ -84,10 +85,10 @@ def statistics_of(network: AstroMoE, light_curves: DrawnCurves) -> tuple[Float32
 
 
 @torch.inference_mode()
-def embeddings_of(network: AstroMoE | RoMAE, light_curves: DrawnCurves) -> Float32:
+def embeddings_of(network: AstroMoE | RoMAE, light_curves: Sample) -> Float32:
     """Return the embeddings [N, E] of the branches, or of RoMAE."""
     embedding_NE = np.zeros((len(light_curves), network.embedding_dim), np.float32)
-    for rows, inputs in light_curves.batches():
+    for rows, inputs in padded_batches(light_curves):
         embedding_NE[rows] = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
     return embedding_NE
 
@@ -131,7 +132,7 @@ def read_head_inputs(folder: Path, part: str) -> HeadInputs:
         return HeadInputs(embeddings["embedding"], statistics["value"], statistics["known"])
 
 
-def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, DrawnCurves]:
+def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, Sample]:
     """Read and concatenate features and light curves of a part of several folders."""
     return join_inputs([read_head_inputs(folder, part) for folder in folders]), join_drawn(
         [read_drawn(folder / f"{part}.npz") for folder in folders]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.lightcurve import Bool, Float32, Int64
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.heads import HeadInputs
 
 POWER: Final = 0.4
@@ -28,19 +28,19 @@ class LabelledDraws:
 
     Attributes
     ----------
-    light_curves : the light curves; ``object_index`` is the number of the object.
+    light_curves : the light curves; ``group`` is the number of the object.
     inputs : statistics, shapes among them, and the branches' embedding.
     heads_NHC : logits of every copy of the network's heads; no copies for a network without statistics.
     """
 
-    light_curves: DrawnCurves
+    light_curves: Sample
     inputs: HeadInputs
     heads_NHC: Float32
 
     @property
     def objects(self) -> int:
         """Number of objects."""
-        return int(self.light_curves.object_index.max()) + 1
+        return int(self.light_curves.group.max()) + 1
 
     @property
     def statistics(self) -> Float32:
@@ -54,13 +54,13 @@ class LabelledDraws:
 
     def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
         """Return the light curves of some objects."""
-        return np.flatnonzero(chosen_O[self.light_curves.object_index])
+        return np.flatnonzero(chosen_O[self.light_curves.group])
 
     def weights(self, rows: NDArray[np.intp]) -> Float32:
         """Return weights of light curves: rare classes weigh more, and all views of an object less than it complete."""
         light_curves, objects = self.light_curves, self.objects
         weight = np.bincount(self.label_O)[light_curves.label[rows]].astype(np.float64) ** (POWER - 1.0)
-        object_index = light_curves.object_index[rows]
+        object_index = light_curves.group[rows]
         times = np.maximum(np.bincount(object_index, minlength=objects)[object_index] - 1, 1)
         weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
         relative: Float32 = (weight / weight.mean()).astype(np.float32)

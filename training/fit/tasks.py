@@ -68,7 +68,7 @@ from nightjar_alerts.training.data.batches import (
     pooled,
     stream,
 )
-from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.targets import (
     ForecastQuestion,
     draw_masking,
@@ -94,7 +94,7 @@ VALIDATION_DRAW = 2**32  # random stream; larger than the pool numbers of traini
 class ClassificationTask(Task):
     """Train a classifier on the random views of a recipe."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64]) -> None:
+    def __init__(self, recipe: Recipe, dataset: Sample, split: dict[str, Int64]) -> None:
         self.recipe, self.dataset, self.split = recipe, dataset, split
         self.validation = draw_validation(dataset, split["validation"], recipe)
         self.watch = StarvationWatch(recipe.schedule.warmup_steps)
@@ -150,7 +150,7 @@ def confusion_matrix(label_B: Tensor, predicted_B: Tensor, n_classes: int) -> Te
     return counts.view(n_classes, n_classes)
 
 
-def draw_validation(dataset: Dataset, indices: Int64, recipe: Recipe) -> list[Example]:
+def draw_validation(dataset: Sample, indices: Int64, recipe: Recipe) -> list[Example]:
     """Return random views of a fixed sample of validation objects, sorted by length; the same in every call."""
     rng = np.random.default_rng((recipe.seed, VALIDATION_DRAW))
     if dataset.weight is None:
@@ -218,7 +218,7 @@ class MaskedBatch(NamedTuple):
 class MaskedReconstruction(Task):
     """Pretrain a network to reconstruct masked observations."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64]) -> None:
+    def __init__(self, recipe: Recipe, dataset: Sample, split: dict[str, Int64]) -> None:
         self.recipe, self.dataset, self.split = recipe, dataset, split
         self.validation = list(self._validation())
         self.watch = StarvationWatch(recipe.schedule.warmup_steps)
@@ -295,7 +295,7 @@ class ForecastBatch(NamedTuple):
 class ForecastingTask(Task):
     """Train a forecaster on the later observations of truncated light curves."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64]) -> None:
+    def __init__(self, recipe: Recipe, dataset: Sample, split: dict[str, Int64]) -> None:
         self.recipe, self.dataset = recipe, dataset
         self.train, held_out = (
             np.intersect1d(split[side], forecastable(dataset, recipe.forecasting.horizon_days))

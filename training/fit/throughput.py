@@ -31,7 +31,8 @@ from nightjar_alerts.training.data.batches import (
     draw_pool,
     pooled,
 )
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.distributed import Ranks
 from nightjar_alerts.training.fit.loop import Interval, begin, train_step
 from nightjar_alerts.training.fit.tasks import ClassificationTask
@@ -57,7 +58,7 @@ class Variant:
     """A training run with one kind of batches, one pool per round."""
 
     def __init__(
-        self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64], make: Callable[[int], list[CountedBatch]]
+        self, recipe: Recipe, dataset: Sample, split: dict[str, Int64], make: Callable[[int], list[CountedBatch]]
     ) -> None:
         self.recipe, self.task = recipe, ClassificationTask(recipe, dataset, split)
         network = start(recipe, dataset, split["train"]).to(recipe.device)
@@ -77,13 +78,13 @@ class Variant:
         return TrainingPace(curves / (time.perf_counter() - started), 1 - observations / positions)
 
 
-def grouped_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
+def grouped_pool(dataset: Sample, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
     """Return the batches of a pool as in training."""
     batches = batches_of_pool(dataset, indices, recipe, number)
     return [CountedBatch(batch, int(batch.mask_BL.sum())) for batch in batches]
 
 
-def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
+def plain_pool(dataset: Sample, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
     """Return batches of the same light curves in the order of drawing, with padding marked as observed."""
     examples = draw_pool(dataset, indices, recipe, np.random.default_rng((recipe.seed, number)))
     parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)

@@ -24,8 +24,9 @@ from nightjar_alerts.training.data.batches import (
     collate,
     draw_examples,
 )
-from nightjar_alerts.training.data.dataset import Dataset, require_labels, split_indices
+from nightjar_alerts.training.data.dataset import require_labels, split_indices
 from nightjar_alerts.training.data.mixture import read_training_data
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunConfig, State, best_path, fingerprint, load_best
 from nightjar_alerts.training.fit.distributed import is_first
 from nightjar_alerts.training.fit.loop import FitResult, Task, fit
@@ -35,7 +36,7 @@ from nightjar_alerts.training.recipes.schema import Recipe
 SCALES_DRAW = 2**32 + 3  # random stream
 SCALES_OBJECTS, SCALES_BATCH = 4_000, 64  # light curves for the normalisation of statistics
 
-TASKS: dict[NetworkTask, Callable[[Recipe, Dataset, dict[str, Int64]], Task]] = {
+TASKS: dict[NetworkTask, Callable[[Recipe, Sample, dict[str, Int64]], Task]] = {
     "classify": ClassificationTask,
     "reconstruct": MaskedReconstruction,
     "forecast": ForecastingTask,
@@ -133,7 +134,7 @@ def with_classes(recipe: Recipe, n_classes: int) -> Recipe:
     return recipe.model_copy(update={"network": recipe.network.model_copy(update={"n_classes": n_classes})})
 
 
-def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
+def start(recipe: Recipe, dataset: Sample, train_indices: Int64) -> nn.Module:
     """Build a seeded, untrained network; a classifier's inputs are normalised by the training objects."""
     torch.manual_seed(recipe.seed)
     network = build(recipe.network, recipe.task)
@@ -148,7 +149,7 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
 
 
 def _sample_inputs(
-    network: nn.Module, recipe: Recipe, dataset: Dataset, train_indices: Int64
+    network: nn.Module, recipe: Recipe, dataset: Sample, train_indices: Int64
 ) -> Iterator[tuple[torch.Tensor, ...]]:
     """Yield batches of a fixed sample of the training objects, with augmentation."""
     rng = np.random.default_rng((recipe.seed, SCALES_DRAW))

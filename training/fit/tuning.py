@@ -22,7 +22,7 @@ from nightjar_alerts.models.networks.network import INPUTS, NetworkOutput
 from nightjar_alerts.models.networks.statistics.points import Statistics
 from nightjar_alerts.models.networks.zoo import transfer
 from nightjar_alerts.training.data.batches import pooled
-from nightjar_alerts.training.data.drawn import take
+from nightjar_alerts.training.data.drawn import network_inputs
 from nightjar_alerts.training.fit.checkpoints import load_best
 from nightjar_alerts.training.fit.labelled import LabelledDraws
 from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
@@ -92,7 +92,7 @@ class HeadTask(Task):
     def _pool(self, number: int) -> list[HeadBatch]:
         rng = np.random.default_rng((self.seed, number))
         drawn = rng.choice(self.rows, BATCH * POOL, p=self.share)
-        drawn = drawn[np.argsort(self.draws.light_curves.length[drawn], kind="stable")]
+        drawn = drawn[np.argsort(self.draws.light_curves.lengths[drawn], kind="stable")]
         parts = drawn.reshape(POOL, BATCH)
         return [self.batch(parts[index]) for index in rng.permutation(POOL)]
 
@@ -101,7 +101,7 @@ class HeadTask(Task):
         embedding_BE, statistics = self.draws.inputs.rows(rows)
         inputs: tuple[Tensor, ...] = ()
         if self.learns_branches:
-            padded = take(self.draws.light_curves.curves, rows).padded()
+            padded = network_inputs(self.draws.light_curves, rows).padded()
             inputs = tuple(torch.from_numpy(padded[name]) for name in INPUTS)
         label_B = torch.from_numpy(self.draws.light_curves.label[rows])
         return HeadBatch(embedding_BE, statistics.value_BK, statistics.mask_BK, label_B, inputs)

@@ -51,7 +51,7 @@ from nightjar_alerts.models.taxonomy import MALLORN
 from nightjar_alerts.tables import About, TableError, TableObject, TableOptions
 from nightjar_alerts.tables.files import open_source
 from nightjar_alerts.tables.options import ROLES
-from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.sample import Sample, sample_of
 from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
 
 PLASTICC_METADATA: Final = {
@@ -237,10 +237,10 @@ def read_unlabelled_mallorn(folder: Path, limit: int | None = None) -> Mallorn:
     return Mallorn(curves, np.full(len(curves), -1, dtype=np.int64))
 
 
-def to_dataset(objects: Mallorn) -> Dataset:
+def to_dataset(objects: Mallorn) -> Sample:
     """Convert to a dataset for training; labels are indices into :data:`MALLORN_CLASSES`."""
     curves = objects.curves
-    return Dataset(
+    return sample_of(
         offsets=np.cumsum([0, *(len(curve) for curve in curves)]),
         mjd=np.concatenate([curve.mjd for curve in curves]),
         flux=np.concatenate([curve.flux for curve in curves]),
@@ -249,7 +249,7 @@ def to_dataset(objects: Mallorn) -> Dataset:
         detected=np.concatenate([curve.detected for curve in curves]),
         metadata=np.stack([metadata_row(curve.metadata, METADATA_COLUMNS) for curve in curves]),
         label=objects.label_N,
-        object_id=[curve.object_id for curve in curves],
-        trigger_mjd=np.array([curve.mjd[curve.detected].min(initial=np.inf) for curve in curves]),
+        source=np.full(len(curves), "mallorn"),
+        object_id=np.array([curve.object_id for curve in curves], dtype=np.str_),
         classes=MALLORN_CLASSES,
     )

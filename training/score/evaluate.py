@@ -26,7 +26,8 @@ from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
 from nightjar_alerts.training.confidence.novelty import REFERENCE_PER_CLASS
 from nightjar_alerts.training.data.augment import LSST, NO_METADATA, ZTF, View
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, require_labels, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class, levels, reliability
 from nightjar_alerts.training.recipes.schema import DataConfig
@@ -91,7 +92,7 @@ def evaluate(
     return report
 
 
-def series_of(dataset: Dataset) -> dict[str, dict[str, View]]:
+def series_of(dataset: Sample) -> dict[str, dict[str, View]]:
     """Return the views in which objects are scored; views of other surveys only for the ELAsTiCC taxonomy."""
     if dataset.classes == ELASTICC.names:
         return SERIES
@@ -115,7 +116,7 @@ def series_scores(panel: ModelPanel, rows: Int64, views: Mapping[str, View]) -> 
     }
 
 
-def sample_split(dataset: Dataset, config: DataConfig, split: str, objects: int | None) -> Int64:
+def sample_split(dataset: Sample, config: DataConfig, split: str, objects: int | None) -> Int64:
     """Return the row numbers of a split, or of a fixed sample of it."""
     parts = split_indices(dataset, config.fractions, config.turn)
     if split not in parts or not len(parts[split]):
@@ -125,19 +126,19 @@ def sample_split(dataset: Dataset, config: DataConfig, split: str, objects: int 
     return np.sort(np.random.default_rng(0).choice(parts[split], objects, replace=False))
 
 
-def _classes(dataset: Dataset, names: Sequence[str]) -> Int64:
+def _classes(dataset: Sample, names: Sequence[str]) -> Int64:
     if unknown := [name for name in names if name not in dataset.classes]:
         raise ValueError(f"no class is called {', '.join(unknown)}; classes are {', '.join(dataset.classes)}")
     return np.array([dataset.classes.index(name) for name in names], dtype=np.int64)
 
 
-def _split_left_out(dataset: Dataset, rows: Int64, unseen: Int64) -> tuple[Int64, Int64]:
+def _split_left_out(dataset: Sample, rows: Int64, unseen: Int64) -> tuple[Int64, Int64]:
     """Return the rows of known classes, and those of left-out classes."""
     new = np.isin(dataset.label[rows], unseen)
     return rows[~new], rows[new]
 
 
-def _reference(dataset: Dataset, rows: Int64) -> Int64:
+def _reference(dataset: Sample, rows: Int64) -> Int64:
     """Return a fixed sample of training objects, at most `REFERENCE_PER_CLASS` of every class."""
     rng = np.random.default_rng(0)
     classes = [rows[dataset.label[rows] == label] for label in np.unique(dataset.label[rows])]

@@ -27,11 +27,13 @@ from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.models.taxonomy import taxonomy_of
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import view_examples
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, require_labels, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import fingerprint
 from nightjar_alerts.training.fit.train import Pretrained, train
 from nightjar_alerts.training.fit.trees.classical import Kind, fit_trees
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
+from nightjar_alerts.training.fit.trees.parameters import FOLDS_BOOSTED, FOLDS_FOREST
 from nightjar_alerts.training.metrics import all_scores, confusion, f1_per_class
 from nightjar_alerts.training.recipes.schema import Recipe
 from nightjar_alerts.training.score.baseline import NAMES
@@ -39,8 +41,6 @@ from nightjar_alerts.training.score.predictions import ModelPanel, Predictions, 
 from nightjar_alerts.training.score.sections import number, spread
 
 VALIDATION = 0.1
-BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}
-FOREST = {"n_estimators": 400, "min_samples_leaf": 3, "n_jobs": -1}
 
 Fold = Callable[[Recipe], Predictions]  # trains on the split of a recipe and predicts its test objects
 
@@ -95,7 +95,7 @@ def crossvalidate(
     return {"data": source, "models": {name: score(dataset, recipe, fold, folds) for name, fold in models.items()}}
 
 
-def score(dataset: Dataset, recipe: Recipe, predict: Fold, folds: int) -> dict[str, Any]:
+def score(dataset: Sample, recipe: Recipe, predict: Fold, folds: int) -> dict[str, Any]:
     """Return mean and spread of scores over folds, and the F1 of every class over the test objects of all folds."""
     taxonomy = taxonomy_of(dataset.classes)
     counts_CC, by_fold = np.zeros((len(dataset.classes),) * 2, dtype=np.int64), []
@@ -111,19 +111,19 @@ def score(dataset: Dataset, recipe: Recipe, predict: Fold, folds: int) -> dict[s
     }
 
 
-def _rows(dataset: Dataset, recipe: Recipe, *parts: str) -> Int64:
+def _rows(dataset: Sample, recipe: Recipe, *parts: str) -> Int64:
     split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     return np.concatenate([split[part] for part in parts])
 
 
-def _features(dataset: Dataset, recipe: Recipe, features: FeatureSet) -> tuple[Int64, NDArray[np.float32]]:
+def _features(dataset: Sample, recipe: Recipe, features: FeatureSet) -> tuple[Int64, NDArray[np.float32]]:
     """Return rows [N] and features [N, F] of the complete light curves with a detection."""
     examples = [view_examples(dataset, np.array([row]), recipe.data, View()) for row in range(len(dataset))]
     rows_N = np.array([row for row, found in enumerate(examples) if found], dtype=np.int64)
     return rows_N, matrix([found[0] for found in examples if found], features)
 
 
-def _tree_fold(kind: Kind, dataset: Dataset, rows_N: Int64, value_NF: NDArray[np.float32]) -> Fold:
+def _tree_fold(kind: Kind, dataset: Sample, rows_N: Int64, value_NF: NDArray[np.float32]) -> Fold:
     """Return a fold that fits class-weighted trees to complete light curves of training and validation objects."""
     index = np.full(len(dataset), -1)
     index[rows_N] = np.arange(len(rows_N))
@@ -142,8 +142,8 @@ def _tree_fold(kind: Kind, dataset: Dataset, rows_N: Int64, value_NF: NDArray[np
 
 def _estimator(kind: Kind) -> HistGradientBoostingClassifier | RandomForestClassifier:
     if kind == "boosted":
-        return HistGradientBoostingClassifier(**BOOSTING, early_stopping=False, class_weight="balanced", random_state=0)
-    return RandomForestClassifier(**FOREST, class_weight="balanced_subsample", random_state=0)
+        return HistGradientBoostingClassifier(**FOLDS_BOOSTED, random_state=0)
+    return RandomForestClassifier(**FOLDS_FOREST, random_state=0)
 
 
 def table(report: dict[str, Any]) -> str:

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.drawn import DrawnCurves
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
 from nightjar_alerts.training.data.surveys import as_observed, assemble
 from nightjar_alerts.training.fit.trees.forest import boost
+from nightjar_alerts.training.fit.trees.parameters import PATTERN
 from nightjar_alerts.training.metrics import log_loss
 from nightjar_alerts.training.score.survey_scores import (
     OpenBundle,
@@ -243,20 +243,14 @@ def _with_metadata(sample: Sample, values: Mapping[str, float]) -> Sample:
     return replace(sample, mwebv=dust, z_err=error, z_phot=nothing, metadata=np.full_like(sample.metadata, np.nan))
 
 
-PATTERN_PARAMETERS: Final[Mapping[str, Any]] = {
-    "objective": "multiclass", "num_class": len(ELASTICC.names), "learning_rate": 0.1, "num_leaves": 24,
-    "min_data_in_leaf": 30, "lambda_l2": 2.0, "max_bin": 63, "num_threads": 1, "verbosity": -1, "seed": 0,
-    "deterministic": True, "force_col_wise": True,
-}  # fmt: skip
-
-
-def pattern_score(training: DrawnCurves, validation: DrawnCurves, rounds: int = 60) -> dict[str, float]:
+def pattern_score(training: Sample, validation: Sample, rounds: int = 60) -> dict[str, float]:
     """Return balanced accuracy and gain in log loss (nats) of boosted trees on the pattern of observations alone.
 
     The pattern is the number of points and the median error in each band. The gain is relative to predicting the class
     shares of ``training``.
     """
-    booster = boost(_pattern(training), training.label, PATTERN_PARAMETERS, seed=0, rounds=rounds)
+    parameters = {**PATTERN, "num_class": len(ELASTICC.names)}
+    booster = boost(_pattern(training), training.label, parameters, seed=0, rounds=rounds)
     p_NC = np.asarray(booster.predict(_pattern(validation), num_threads=1))
     share_C = np.maximum(np.bincount(training.label, minlength=len(ELASTICC.names)), 0.5)
     prior_NC = np.tile(share_C / share_C.sum(), (len(validation), 1))
@@ -269,12 +263,12 @@ def pattern_score(training: DrawnCurves, validation: DrawnCurves, rounds: int = 
     }
 
 
-def _pattern(curves: DrawnCurves) -> NDArray[np.float32]:
+def _pattern(curves: Sample) -> NDArray[np.float32]:
     """Return the log of the number of points and of the median error in every band, NaN without a point, (N, 2 B)."""
     value_NF = np.full((len(curves), 2 * len(BANDS)), np.nan, dtype=np.float32)
     for row in range(len(curves)):
-        at = slice(int(curves.curves.offsets[row]), int(curves.curves.offsets[row + 1]))
-        band, error = curves.curves.band[at], curves.curves.flux_err[at]
+        at = curves.points(row)
+        band, error = curves.band[at], curves.flux_err[at]
         for number in np.unique(band):
             here = band == number
             value_NF[row, number] = np.log(here.sum())

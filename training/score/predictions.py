@@ -26,7 +26,7 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.confidence.calibration import calibrate, calibrated
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, view_examples
-from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import load_network
 from nightjar_alerts.training.metrics import Float
 from nightjar_alerts.training.recipes.schema import DataConfig
@@ -70,7 +70,7 @@ class Predictions(NamedTuple):
         return top_N
 
 
-def open_model(path: Path, dataset: Dataset) -> ScoredModel:
+def open_model(path: Path, dataset: Sample) -> ScoredModel:
     """Open a bundle or a run folder; the validation split of ``dataset`` is used for calibrating a run.
 
     Raises
@@ -81,7 +81,7 @@ def open_model(path: Path, dataset: Dataset) -> ScoredModel:
     return _open_bundle(path, dataset) if (path / MANIFEST).exists() else _open_run(path, dataset)
 
 
-def _open_bundle(path: Path, dataset: Dataset) -> ScoredModel:
+def _open_bundle(path: Path, dataset: Sample) -> ScoredModel:
     bundle = load_bundle(path)
     manifest = bundle.manifest
     if manifest.classes.names != dataset.classes:
@@ -99,7 +99,7 @@ def _open_bundle(path: Path, dataset: Dataset) -> ScoredModel:
     return ScoredModel(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, predict, path)
 
 
-def _open_run(path: Path, dataset: Dataset) -> ScoredModel:
+def _open_run(path: Path, dataset: Sample) -> ScoredModel:
     network, config = load_network(path)
     if config.recipe.network.n_classes != len(dataset.classes):
         raise ValueError(f"{path} has {config.recipe.network.n_classes} classes, the data {len(dataset.classes)}")
@@ -151,7 +151,7 @@ def labels(examples: Sequence[Example]) -> Int64:
 class ModelPanel:
     """Several models on one dataset, with each prediction computed once."""
 
-    dataset: Dataset
+    dataset: Sample
     models: Sequence[ScoredModel]
     _predictions: dict[tuple[int, View, bytes], Predictions] = field(default_factory=dict)
     _examples: tuple[tuple[str, View, bytes], tuple[Int64, list[Example]]] | None = None

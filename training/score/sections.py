@@ -30,7 +30,7 @@ from nightjar_alerts.training.confidence.novelty import fit_reference, novelty_s
 from nightjar_alerts.training.confidence.sets import class_coverage, fit_conformal, set_scores, sets_of
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, collate, view_examples
-from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import load_network
 from nightjar_alerts.training.metrics import (
     COVERAGES,
@@ -62,7 +62,7 @@ class Specialisation(NamedTuple):
     mixtures: list[MixtureChoices]
 
 
-def specialisation(models: Sequence[ScoredModel], dataset: Dataset, rows: Int64, classes: int) -> Specialisation | None:
+def specialisation(models: Sequence[ScoredModel], dataset: Sample, rows: Int64, classes: int) -> Specialisation | None:
     """Return the expert use of the first run folder with mixtures, or else of the first bundle that has it."""
     with_path = [(model, model.path) for model in models if model.path is not None]
     sample = _balanced(dataset, rows, classes)
@@ -153,7 +153,7 @@ def _shares(count_GX: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares_GX
 
 
-def _balanced(dataset: Dataset, rows: Int64, classes: int) -> Int64:
+def _balanced(dataset: Sample, rows: Int64, classes: int) -> Int64:
     """Return a fixed sample of at most ``PER_CLASS`` objects of every class."""
     rng = np.random.default_rng(0)
     groups = [rows[dataset.label[rows] == label] for label in range(classes)]

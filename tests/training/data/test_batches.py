@@ -19,14 +19,15 @@ from nightjar_alerts.training.data.batches import (
     stream,
     view_examples,
 )
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.recipes.schema import Recipe
 from support.toy_dataset import TOY_CLASSES, TOY_LABELS, write_toy_dataset
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     return read_dataset(write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 120))
 
 
@@ -40,7 +41,7 @@ def same(left: TrainingBatch, right: TrainingBatch) -> bool:
     return all(a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
-def test_training_sees_the_tokens_that_serving_makes(dataset: Dataset) -> None:
+def test_training_sees_the_tokens_that_serving_makes(dataset: Sample) -> None:
     config = recipe().data
     example = view_examples(dataset, np.array([3]), config, View())[0]
     served = featurise(dataset.curve(3), config.limits, config.flux_unit, METADATA_COLUMNS)
@@ -48,7 +49,7 @@ def test_training_sees_the_tokens_that_serving_makes(dataset: Dataset) -> None:
         np.testing.assert_array_equal(getattr(example.tokens, name), getattr(served, name))
 
 
-def test_a_batch_is_padded_at_the_end(dataset: Dataset) -> None:
+def test_a_batch_is_padded_at_the_end(dataset: Sample) -> None:
     examples = view_examples(dataset, np.arange(5), recipe().data, View())
     batch = collate(examples)
     lengths = [len(example.tokens) for example in examples]
@@ -61,7 +62,7 @@ def test_a_batch_is_padded_at_the_end(dataset: Dataset) -> None:
     assert batch.label_B.tolist() == [example.label for example in examples]
 
 
-def test_balanced_draws_take_rare_classes_as_often_as_common_ones(dataset: Dataset) -> None:
+def test_balanced_draws_take_rare_classes_as_often_as_common_ones(dataset: Sample) -> None:
     rng = np.random.default_rng(0)
     first = np.flatnonzero(dataset.label == TOY_LABELS[0])
     rare = np.delete(np.arange(len(dataset)), first[1:])
@@ -77,7 +78,7 @@ def test_balanced_draws_take_rare_classes_as_often_as_common_ones(dataset: Datas
     assert set(drawn) <= set(rare)
 
 
-def test_a_view_without_detection_leaves_the_object_out_when_scoring_but_not_when_training(dataset: Dataset) -> None:
+def test_a_view_without_detection_leaves_the_object_out_when_scoring_but_not_when_training(dataset: Sample) -> None:
     config, indices = recipe().data, np.arange(40)
     only_u = View(bands=("u",))
     visible = view_examples(dataset, indices, config, only_u)
@@ -89,7 +90,7 @@ def test_a_view_without_detection_leaves_the_object_out_when_scoring_but_not_whe
     assert all(example.tokens.detected.any() for example in drawn)
 
 
-def test_a_pool_is_grouped_by_length(dataset: Dataset) -> None:
+def test_a_pool_is_grouped_by_length(dataset: Sample) -> None:
     pool = batches_of_pool(dataset, split_indices(dataset)["train"], recipe(), 0)
     assert [len(batch.label_B) for batch in pool] == [8, 8, 8]
     ordered = sorted(pool, key=lambda batch: batch.mask_BL.shape[1])
@@ -101,7 +102,7 @@ def test_a_pool_is_grouped_by_length(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 7])
-def test_the_stream_from_a_step_is_the_stream_from_the_start(dataset: Dataset, first: int) -> None:
+def test_the_stream_from_a_step_is_the_stream_from_the_start(dataset: Sample, first: int) -> None:
     indices = split_indices(dataset)["train"]
     whole, later = stream(dataset, indices, recipe()), stream(dataset, indices, recipe(), first)
     expected = [next(whole) for _ in range(first + 4)][first:]
@@ -110,20 +111,20 @@ def test_the_stream_from_a_step_is_the_stream_from_the_start(dataset: Dataset, f
     later.close()
 
 
-def test_seeds_give_other_batches(dataset: Dataset) -> None:
+def test_seeds_give_other_batches(dataset: Sample) -> None:
     indices = split_indices(dataset)["train"]
     first = batches_of_pool(dataset, indices, recipe(0), 0)[0]
     assert not same(first, batches_of_pool(dataset, indices, recipe(1), 0)[0])
     assert not same(first, batches_of_pool(dataset, indices, recipe(0), 1)[0])
 
 
-def test_an_error_in_the_background_reaches_the_trainer(dataset: Dataset, tmp_path: Path) -> None:
+def test_an_error_in_the_background_reaches_the_trainer(dataset: Sample, tmp_path: Path) -> None:
     broken = stream(dataset, np.array([10**9]), recipe())
     with pytest.raises(IndexError):
         next(broken)
 
 
-def test_examples_are_plain_records(dataset: Dataset) -> None:
+def test_examples_are_plain_records(dataset: Sample) -> None:
     example = view_examples(dataset, np.array([0]), recipe().data, View())[0]
     with pytest.raises(AttributeError):
         example.label = 3  # type: ignore[misc]  # frozen: it must raise

@@ -12,13 +12,13 @@ import pytest
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.dataset import (
-    Dataset,
     DatasetError,
     LabelledObject,
     read_dataset,
     split_indices,
     write_dataset,
 )
+from nightjar_alerts.training.data.sample import Sample
 
 
 def an_object(number: int = 0, points: int = 3, class_name: str = "Ia") -> LabelledObject:
@@ -43,7 +43,7 @@ def many() -> list[LabelledObject]:
     return [an_object(n, 1 + n % 7, ELASTICC.names[n % 20]) for n in range(60)]
 
 
-def written(path: Path, objects: list[LabelledObject]) -> Dataset:
+def written(path: Path, objects: list[LabelledObject]) -> Sample:
     assert write_dataset(path, objects) == len(objects)
     return read_dataset(path)
 
@@ -52,9 +52,10 @@ def test_everything_comes_back_to_the_bit(tmp_path: Path) -> None:
     objects = many()
     data = written(tmp_path / "data.parquet", objects)
     assert len(data) == len(objects)
-    assert data.object_id == [o.object_id for o in objects]
+    assert data.object_id.tolist() == [o.object_id for o in objects]
     assert [ELASTICC.names[label] for label in data.label] == [o.class_name for o in objects]
-    np.testing.assert_array_equal(data.trigger_mjd, [o.trigger_mjd for o in objects])
+    stored = pq.read_table(tmp_path / "data.parquet", columns=["trigger_mjd"])
+    assert stored["trigger_mjd"].to_pylist() == [o.trigger_mjd for o in objects]
     np.testing.assert_array_equal(data.metadata, np.stack([o.metadata for o in objects]))
     for index, original in enumerate(objects):
         points = slice(data.offsets[index], data.offsets[index + 1])
@@ -95,7 +96,7 @@ def test_objects_in_several_row_groups_stay_in_order(tmp_path: Path, monkeypatch
     path = tmp_path / "data.parquet"
     data = written(path, many())
     assert pq.ParquetFile(path).num_row_groups == 9
-    assert data.object_id == [f"object-{n}" for n in range(60)]
+    assert data.object_id.tolist() == [f"object-{n}" for n in range(60)]
     assert data.offsets[-1] == len(data.flux) == sum(1 + n % 7 for n in range(60))
 
 
@@ -187,18 +188,18 @@ def test_turns_of_a_fifth_test_every_object_once_and_keep_families_together(tmp_
     assert sorted(np.concatenate([fold["test"] for fold in folds])) == list(range(1000))
     for fold in folds:
         assert sorted(np.concatenate(list(fold.values()))) == list(range(1000))
-        families = [{data.family[row] for row in rows} for rows in fold.values()]
+        families = [{data.group[row] for row in rows} for rows in fold.values()]
         assert sum(map(len, families)) == len(set.union(*families))
 
 
 def test_objects_of_one_parent_are_never_on_two_sides(tmp_path: Path) -> None:
     objects = [replace(an_object(n, 1), parent=f"parent-{n % 100}" if n < 900 else "") for n in range(1000)]
     data = written(tmp_path / "data.parquet", objects)
-    assert data.parent == [o.parent for o in objects]
+    assert data.group.tolist() == [o.parent or o.object_id for o in objects]
     sides: dict[str, set[str]] = {}
     for side, rows in split_indices(data).items():
         for row in rows:
-            sides.setdefault(data.family[row], set()).add(side)
+            sides.setdefault(data.group[row], set()).add(side)
     assert len(sides) == 200
     assert all(len(parts) == 1 for parts in sides.values())
     assert set.union(*sides.values()) == {"train", "validation", "test"}
@@ -209,8 +210,7 @@ def test_files_from_before_there_were_parents_are_read_as_ever(tmp_path: Path) -
     data = written(new, many())
     pq.write_table(pq.read_table(new).drop_columns(["parent"]), old)
     again = read_dataset(old)
-    assert again.object_id == data.object_id
-    assert again.family == again.object_id
+    assert again.object_id.tolist() == again.group.tolist() == data.object_id.tolist()
     np.testing.assert_array_equal(again.flux, data.flux)
     for part, rows in split_indices(data).items():
         np.testing.assert_array_equal(split_indices(again)[part], rows)

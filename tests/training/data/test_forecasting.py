@@ -7,7 +7,8 @@ import pytest
 
 from nightjar_alerts.models.lightcurve import LightCurve, Limits, featurise
 from nightjar_alerts.training.data.augment import AugmentationConfig
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.targets import (
     ForecastingConfig,
     ForecastQuestion,
@@ -23,7 +24,7 @@ LIMITS, WHOLE = Limits(max_points_per_band=20), AugmentationConfig(mta_days=())
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     return read_dataset(write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 80))
 
 
@@ -39,7 +40,7 @@ def cut_of(question: ForecastQuestion) -> float:
     return question.tokens.origin_mjd + float(question.tokens.time[-1])
 
 
-def test_history_ends_at_a_detection_and_queries_follow_it(dataset: Dataset) -> None:
+def test_history_ends_at_a_detection_and_queries_follow_it(dataset: Sample) -> None:
     config = ForecastingConfig(horizon_days=25.0, max_queries=6)
     for index in forecastable(dataset, 25.0):
         curve = dataset.curve(int(index))
@@ -51,7 +52,7 @@ def test_history_ends_at_a_detection_and_queries_follow_it(dataset: Dataset) -> 
         assert (ahead <= 25.0 + 1e-4).all()
 
 
-def test_question_targets_are_the_observations_of_its_queries(dataset: Dataset) -> None:
+def test_question_targets_are_the_observations_of_its_queries(dataset: Sample) -> None:
     curve = dataset.curve(5)
     question = draw(curve, 0)
     order = np.lexsort((curve.band, curve.mjd))
@@ -64,7 +65,7 @@ def test_question_targets_are_the_observations_of_its_queries(dataset: Dataset) 
         assert question.flux_err[place] == pytest.approx(curve.flux_err[match] / factor, rel=1e-6)
 
 
-def test_nothing_after_the_cut_reaches_the_history(dataset: Dataset) -> None:
+def test_nothing_after_the_cut_reaches_the_history(dataset: Sample) -> None:
     """Another future, asked at the same moment, leaves the history as it was."""
     for index in range(12):
         curve = dataset.curve(index)
@@ -79,7 +80,7 @@ def test_nothing_after_the_cut_reaches_the_history(dataset: Dataset) -> None:
         assert tokens[0].origin_mjd == tokens[1].origin_mjd
 
 
-def test_queries_do_not_depend_on_the_fluxes_to_predict(dataset: Dataset) -> None:
+def test_queries_do_not_depend_on_the_fluxes_to_predict(dataset: Sample) -> None:
     """The draw looks at when visits and detections were, never at fluxes."""
     curve = dataset.curve(7)
     brighter = replace(curve, flux=curve.flux * np.float32(3.0))
@@ -88,7 +89,7 @@ def test_queries_do_not_depend_on_the_fluxes_to_predict(dataset: Dataset) -> Non
     np.testing.assert_allclose(second.flux, 3.0 * first.flux, rtol=1e-6)
 
 
-def test_a_draw_is_a_function_of_one_number(dataset: Dataset) -> None:
+def test_a_draw_is_a_function_of_one_number(dataset: Sample) -> None:
     curve = dataset.curve(2)
     first, again, other = draw(curve, 4), draw(curve, 4), draw(curve, 5)
     np.testing.assert_array_equal(first.queries.time, again.queries.time)
@@ -99,7 +100,7 @@ def test_a_draw_is_a_function_of_one_number(dataset: Dataset) -> None:
     assert rng.random() == before.random()
 
 
-def test_views_thin_the_history_only(dataset: Dataset) -> None:
+def test_views_thin_the_history_only(dataset: Sample) -> None:
     """No brightness either: the history stays in the units of the targets."""
     detections = AugmentationConfig(mta_days=(), detected_only=1.0, as_ztf=0.5, ztf_brightness=(20.0, 20.0))
     gone = 0
@@ -141,12 +142,12 @@ def test_simultaneous_visits_are_not_each_others_future() -> None:
 
 
 @pytest.mark.parametrize("horizon", [0.5, 3.0, 60.0])
-def test_forecastable_returns_the_objects_with_a_cut(dataset: Dataset, horizon: float) -> None:
+def test_forecastable_returns_the_objects_with_a_cut(dataset: Sample, horizon: float) -> None:
     expected = [index for index in range(len(dataset)) if len(cut_times(dataset.curve(index), horizon))]
     assert forecastable(dataset, horizon).tolist() == expected
 
 
-def test_padding(dataset: Dataset) -> None:
+def test_padding(dataset: Sample) -> None:
     questions = [draw(dataset.curve(index), index) for index in range(4)]
     arrays = pad_questions(questions)
     is_query = arrays["query_mask"]

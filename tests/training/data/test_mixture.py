@@ -12,7 +12,7 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.batches import stream
 from nightjar_alerts.training.data.dataset import split_indices
 from nightjar_alerts.training.data.mixture import is_mixture, read_mixture, weights
-from nightjar_alerts.training.data.sample import LABELS, SurveyObject, collect
+from nightjar_alerts.training.data.sample import LABELS, SurveyObject, collect, write_sample
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.simulate.generate import simulate
@@ -47,7 +47,7 @@ def mixture(tmp_path: Path) -> Path:
     objects += [transient("two", number, IA if number % 3 else II) for number in range(30)]
     objects += [transient("two", 99, II, quality="conflicting")]
     parts = [number % 3 for number in range(len(objects))]
-    collect(objects, parts=parts).save(tmp_path / "sky.npz")
+    write_sample(collect(objects, parts=parts), tmp_path / "sky.npz")
     ingredients = [{"file": "sim.parquet", "share": 3.0}, {"file": "sky.npz", "share": 1.0, "one_class": 0.25}]
     (tmp_path / "mix.json").write_text(json.dumps({"ingredients": ingredients, "classes": {"Ia": 2.0}}))
     return tmp_path / "mix.json"
@@ -70,7 +70,7 @@ def test_real_objects_keep_their_part_and_their_redshift(mixture: Path) -> None:
     parts = split_indices(data)
     assert {data.object_id[index] for index in parts["test"]} >= {"one:one2"}
     assert sum(len(rows) for rows in parts.values()) == len(data)
-    assert data.curve(data.object_id.index("one:one0")).metadata["z_final"] == pytest.approx(0.05)
+    assert data.curve(data.object_id.tolist().index("one:one0")).metadata["z_final"] == pytest.approx(0.05)
 
 
 def test_surveys_of_one_class_weigh_less() -> None:
@@ -97,7 +97,7 @@ def test_surveys_are_left_out_by_object_and_by_visits(
     raw = [transient("one", 0, IA), transient("two", 1, II)]
     views = [replace(transient("one", 2, IA, "view"), object_id="two2", raw_label="two")]
     views += [replace(transient("two", 3, IA, "view"), object_id="three3", raw_label="three")]
-    collect(raw + views, parts=[0] * 4).save(tmp_path / "sky.npz")
+    write_sample(collect(raw + views, parts=[0] * 4), tmp_path / "sky.npz")
     (tmp_path / "mix.json").write_text(json.dumps({"ingredients": [{"file": "sky.npz", "share": 1.0, **left_out}]}))
     names = read_mixture(tmp_path / "mix.json").object_id
     assert {name.partition(":")[2] for name in names} == names_left

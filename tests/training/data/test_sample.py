@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightjar_alerts.training.data.sample import collect, join, read_sample
+from nightjar_alerts.training.data.sample import collect, join, read_sample, write_sample
 from support.surveys import bump, pulsator
 
 
@@ -36,7 +36,7 @@ def test_keep_points_removes_objects_without_points() -> None:
 
 def test_sample_round_trips_without_pickles(tmp_path: Path) -> None:
     sky = collect([bump("A", z=0.1), pulsator("B")], ["g1", "g2"], [0, 2])
-    sky.save(tmp_path / "sky.npz")
+    write_sample(sky, tmp_path / "sky.npz")
     again = read_sample(tmp_path / "sky.npz")
     for name in ("offsets", "flux", "group", "part", "period", "metadata"):
         np.testing.assert_array_equal(getattr(again, name), getattr(sky, name))

@@ -13,7 +13,6 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MODEL
 from nightjar_alerts.models.lightcurve import Float32, Int64
 from nightjar_alerts.training.confidence.ensemble import fit_ensemble, pooled
 from nightjar_alerts.training.fit.trees.forest import (
-    PARAMETERS,
     bundled_forest,
     fit_forest,
     forest_of,
@@ -21,6 +20,7 @@ from nightjar_alerts.training.fit.trees.forest import (
     save_forest,
     tree_logits,
 )
+from nightjar_alerts.training.fit.trees.parameters import SURVEYS
 from nightjar_alerts.training.metrics import log_loss, softmax
 
 CLASSES = 4
@@ -40,12 +40,12 @@ def test_tree_logits_equal_lightgbm() -> None:
     value, label = table(900, 0)
     value[:, 7] = 1.0  # a number that never varies
     data = lightgbm.Dataset(value, label)
-    booster = lightgbm.train({**PARAMETERS, "num_class": CLASSES + 1}, data, num_boost_round=12)
+    booster = lightgbm.train({**SURVEYS, "num_class": CLASSES + 1}, data, num_boost_round=12)
     forest = forest_of(booster, value.shape[1], CLASSES + 1)
     other, _ = table(400, 1)
     expected = booster.predict(other, raw_score=True)
     np.testing.assert_allclose(tree_logits(forest, other), expected, atol=1e-5, rtol=1e-6)
-    assert forest.depth <= PARAMETERS["max_depth"]
+    assert forest.depth <= SURVEYS["max_depth"]
     assert tree_logits(forest, other)[:, CLASSES].max() < -5  # a class that was never seen
 
 

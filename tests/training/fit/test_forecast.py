@@ -11,7 +11,8 @@ from torch import nn
 from nightjar_alerts.models.networks.informer import InformerForecaster
 from nightjar_alerts.models.networks.network import FluxDistribution
 from nightjar_alerts.models.networks.zoo import build
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.tasks import (
     ForecastBatch,
     ForecastingTask,
@@ -35,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dataset(data: Path) -> Dataset:
+def dataset(data: Path) -> Sample:
     return read_dataset(data)
 
 
@@ -49,7 +50,7 @@ def recipe(steps: int = 12) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def task(dataset: Dataset) -> ForecastingTask:
+def task(dataset: Sample) -> ForecastingTask:
     return ForecastingTask(recipe(), dataset, split_indices(dataset))
 
 
@@ -73,7 +74,7 @@ def test_a_batch_is_a_function_of_its_step(task: ForecastingTask) -> None:
         generator.close()
 
 
-def test_training_and_validation_objects_are_different(task: ForecastingTask, dataset: Dataset) -> None:
+def test_training_and_validation_objects_are_different(task: ForecastingTask, dataset: Sample) -> None:
     split = split_indices(dataset)
     assert set(task.train) <= set(split["train"])
     histories = {float(question.tokens.origin_mjd) for question in task.validation}
@@ -146,7 +147,7 @@ def test_scores_are_those_of_the_answers(task: ForecastingTask) -> None:
     assert scores["persistence_rmse_sigma"] == persistence["persistence_rmse_sigma"]
 
 
-def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Dataset, tmp_path: Path) -> None:
+def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Sample, tmp_path: Path) -> None:
     whole = train(recipe(), data, tmp_path / "whole", progress=False)
     train(recipe(), data, tmp_path / "cut", max_minutes=0.003, progress=False)
     resumed = train(recipe(), data, tmp_path / "cut", progress=False)
@@ -161,7 +162,7 @@ def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Dataset, 
     assert whole.best_score > before["score"]
 
 
-def test_forecasting_without_later_observations_raises(dataset: Dataset) -> None:
+def test_forecasting_without_later_observations_raises(dataset: Sample) -> None:
     never = recipe().model_copy(update={"forecasting": recipe().forecasting.model_copy(update={"horizon_days": 1e-9})})
     with pytest.raises(ValueError, match="observed again"):
         ForecastingTask(never, dataset, split_indices(dataset))

@@ -17,9 +17,10 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.confidence.fit import fit_to_drawn
 from nightjar_alerts.training.confidence.novelty import OutlierScore, auroc_by_kind, fit_outliers, fit_reference
 from nightjar_alerts.training.data.dataset import read_dataset
-from nightjar_alerts.training.data.drawn import DrawnCurves, draw_from_mixture, join_drawn, read_drawn
+from nightjar_alerts.training.data.drawn import draw_from_mixture, join_drawn, padded_batches, read_drawn, write_drawn
 from nightjar_alerts.training.data.folders import untruncated
 from nightjar_alerts.training.data.outliers import synthetic_outliers
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.export import parity
 from nightjar_alerts.training.export.bundle import export_run
 from nightjar_alerts.training.export.graph import walk
@@ -48,7 +49,7 @@ SMALL = with_network(debug(), "small", n_blocks=1, n_experts=0, n_input_experts=
 
 
 @pytest.fixture(scope="module")
-def light_curves(tmp_path_factory: pytest.TempPathFactory) -> DrawnCurves:
+def light_curves(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     path = simulate(
         tmp_path_factory.mktemp("sim") / "s.parquet", 30, seed=2, classes=["RR Lyrae", "Ia"], workers=1, progress=False
     )
@@ -76,7 +77,7 @@ def recipe() -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def inputs(light_curves: DrawnCurves, backbone: AstroMoE, recipe: Recipe) -> HeadInputs:
+def inputs(light_curves: Sample, backbone: AstroMoE, recipe: Recipe) -> HeadInputs:
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
     return HeadInputs(embeddings_of(backbone, light_curves), *statistics_of(network.eval(), light_curves))
@@ -95,27 +96,25 @@ def whole(backbone: AstroMoE, recipe: Recipe, inputs: HeadInputs) -> AstroMoE:
     return network.eval()
 
 
-def test_curve_set_round_trips(light_curves: DrawnCurves, tmp_path: Path) -> None:
-    light_curves.save(tmp_path / "asked.npz")
+def test_curve_set_round_trips(light_curves: Sample, tmp_path: Path) -> None:
+    write_drawn(light_curves, tmp_path / "asked.npz")
     read = read_drawn(tmp_path / "asked.npz")
-    assert np.array_equal(read.curves.flux, light_curves.curves.flux)
+    assert np.array_equal(read.flux, light_curves.flux)
     assert np.array_equal(read.detections, light_curves.detections)
-    assert (light_curves.bands <= 6).all()
-    assert (light_curves.detections <= light_curves.length).all()
+    assert (light_curves.band < 6).all()
+    assert (light_curves.detections <= light_curves.lengths).all()
     assert len(join_drawn([light_curves, read])) == 2 * len(light_curves)
 
 
-def test_shares_are_positive_and_sum_to_one(light_curves: DrawnCurves) -> None:
+def test_shares_are_positive_and_sum_to_one(light_curves: Sample) -> None:
     share = shares(light_curves.label, 20)
     assert share.sum() == pytest.approx(1)
     assert (share > 0).all()
 
 
-def test_head_outputs_equal_those_of_the_network(
-    whole: AstroMoE, inputs: HeadInputs, light_curves: DrawnCurves
-) -> None:
+def test_head_outputs_equal_those_of_the_network(whole: AstroMoE, inputs: HeadInputs, light_curves: Sample) -> None:
     logits, embedding = head_outputs(whole, inputs)
-    rows, batch = next(light_curves.batches(8))
+    rows, batch = next(padded_batches(light_curves, 8))
     with torch.no_grad():
         output = whole(*(batch[name] for name in whole.input_names))
     np.testing.assert_allclose(output.logits_BC.numpy(), logits[rows], atol=1e-4)
@@ -123,7 +122,7 @@ def test_head_outputs_equal_those_of_the_network(
 
 
 def test_load_backbone_of_a_saved_run_has_no_heads(
-    whole: AstroMoE, recipe: Recipe, light_curves: DrawnCurves, inputs: HeadInputs, tmp_path: Path
+    whole: AstroMoE, recipe: Recipe, light_curves: Sample, inputs: HeadInputs, tmp_path: Path
 ) -> None:
     source = DataSource(name="mix.json", sha256="0", objects=1)
     run = save_run(whole, recipe, tmp_path / "backbone", source, tmp_path / "run")
@@ -134,7 +133,7 @@ def test_load_backbone_of_a_saved_run_has_no_heads(
     assert np.array_equal(embeddings_of(load_backbone(run)[0], light_curves), inputs.embedding)
 
 
-def test_fit_outliers_separates_outliers_and_novelty_is_uniform(light_curves: DrawnCurves) -> None:
+def test_fit_outliers_separates_outliers_and_novelty_is_uniform(light_curves: Sample) -> None:
     rng = np.random.default_rng(0)
     usual_curves = rng.standard_normal((600, 12)).astype(np.float32)
     label = (usual_curves[:, 0] > 0).astype(np.int64)
@@ -150,11 +149,11 @@ def test_fit_outliers_separates_outliers_and_novelty_is_uniform(light_curves: Dr
     assert fit_reference(usual_curves, label).mean_KE.shape == (2, 12)
 
 
-def test_synthetic_outliers_are_finite_and_unlabelled(light_curves: DrawnCurves) -> None:
+def test_synthetic_outliers_are_finite_and_unlabelled(light_curves: Sample) -> None:
     outliers = synthetic_outliers(light_curves, 0)
     assert set(outliers.source) == {"shuffled", "doubled"}
     assert (outliers.label == -1).all()
-    assert np.isfinite(outliers.curves.flux).all()
+    assert np.isfinite(outliers.flux).all()
 
 
 @pytest.mark.slow
@@ -162,7 +161,7 @@ def test_export_run_writes_trees_shares_strata_and_card(
     whole: AstroMoE,
     recipe: Recipe,
     backbone: AstroMoE,
-    light_curves: DrawnCurves,
+    light_curves: Sample,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,8 +171,8 @@ def test_export_run_writes_trees_shares_strata_and_card(
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
-        light_curves.save(folder / f"{part}.npz")
-    synthetic_outliers(light_curves, 1).save(folder / "outliers.npz")
+        write_drawn(light_curves, folder / f"{part}.npz")
+    write_drawn(synthetic_outliers(light_curves, 1), folder / "outliers.npz")
     save_run(backbone, SMALL, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "backbone")
     write_statistics(recipe, folder)
     write_embeddings(load_backbone(tmp_path / "backbone")[0], folder)
@@ -210,13 +209,13 @@ def test_export_run_writes_trees_shares_strata_and_card(
     assert any("ensemble.trees" in node.name for node in walk(onnx.load(bundle.model).graph))
 
 
-def test_fit_to_drawn_romae_uses_its_embeddings_and_no_metadata(light_curves: DrawnCurves, tmp_path: Path) -> None:
+def test_fit_to_drawn_romae_uses_its_embeddings_and_no_metadata(light_curves: Sample, tmp_path: Path) -> None:
     folder, recipe = tmp_path / "tables", debug_romae()
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
-        light_curves.save(folder / f"{part}.npz")
-    synthetic_outliers(light_curves, 1).save(folder / "outliers.npz")
+        write_drawn(light_curves, folder / f"{part}.npz")
+    write_drawn(synthetic_outliers(light_curves, 1), folder / "outliers.npz")
     run = save_run(
         build(recipe.network), recipe, tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "run"
     )
@@ -224,7 +223,7 @@ def test_fit_to_drawn_romae_uses_its_embeddings_and_no_metadata(light_curves: Dr
     write_features(folder, None, run)
     network, _ = load_network(run)
     assert isinstance(network, RoMAE)
-    rows, batch = next(light_curves.batches(8))
+    rows, batch = next(padded_batches(light_curves, 8))
     with torch.no_grad():
         whole = network(*(batch[name] for name in network.input_names))
     logits, embedding = head_outputs(network, read_head_inputs(folder, "train"))

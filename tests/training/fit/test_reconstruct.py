@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nightjar_alerts.models.networks.network import Reconstruction
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.checkpoints import read_log
 from nightjar_alerts.training.fit.tasks import MaskedReconstruction, reconstruction_loss
 from nightjar_alerts.training.fit.train import train
@@ -22,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dataset(data: Path) -> Dataset:
+def dataset(data: Path) -> Sample:
     return read_dataset(data)
 
 
@@ -39,7 +40,7 @@ def test_mse_is_over_observations_and_rmse_over_objects_first() -> None:
     assert rmse == pytest.approx(np.sqrt(np.mean(by_object)), rel=1e-5)
 
 
-def test_a_step_hides_the_same_whenever_it_is_reached(dataset: Dataset) -> None:
+def test_a_step_hides_the_same_whenever_it_is_reached(dataset: Sample) -> None:
     task = MaskedReconstruction(debug_pretraining(), dataset, split_indices(dataset))
     stream, later = task.batches(0), task.batches(3)
     for _ in range(3):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.throughput import TrainingPace, grouped_pool, plain_pool, summarise, throughput
 from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
 from support.toy_dataset import write_toy_dataset
@@ -18,11 +19,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dataset(data: Path) -> Dataset:
+def dataset(data: Path) -> Sample:
     return read_dataset(data)
 
 
-def test_grouped_and_plain_pools_have_the_same_curves(dataset: Dataset) -> None:
+def test_grouped_and_plain_pools_have_the_same_curves(dataset: Sample) -> None:
     indices = split_indices(dataset)["train"]
     grouped, plain = (pool(dataset, indices, debug(), 3) for pool in (grouped_pool, plain_pool))
     assert sum(batch.observations for batch in grouped) == sum(batch.observations for batch in plain)

@@ -13,7 +13,8 @@ import pytest
 from nightjar_alerts.models.photometry import NJY_PER_UNIT
 from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
 from nightjar_alerts.training.__main__ import main
-from nightjar_alerts.training.data.dataset import Dataset, DatasetError, read_dataset, read_notes, split_indices
+from nightjar_alerts.training.data.dataset import DatasetError, read_dataset, read_notes, split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.export.describe import origin_of
 from nightjar_alerts.training.fit.checkpoints import load_network
 from nightjar_alerts.training.fit.train import train
@@ -26,7 +27,7 @@ from support.shared import needs_shared, shared
 Capture = pytest.CaptureFixture[str]
 
 
-def run(capsys: Capture, out: Path, *arguments: str | Path) -> tuple[Dataset, dict[str, Any]]:
+def run(capsys: Capture, out: Path, *arguments: str | Path) -> tuple[Sample, dict[str, Any]]:
     main(["import", *map(str, arguments), "--out", str(out), "--progress", "false"])
     report = json.loads(capsys.readouterr().out)
     assert report.pop("out") == str(out)
@@ -149,12 +150,12 @@ def test_parents_come_from_either_table(tmp_path: Path, out: Path, capsys: Captu
     columns = "id=id,mjd=t,band=b,flux=f,flux_err=e"
     data, stored = run(capsys, out, "table", points, "--columns", f"{columns},parent=host")
     assert stored["report"]["parents"] == 5
-    sides = {side: {data.parent[row] for row in rows} for side, rows in split_indices(data, (0.4, 0.3, 0.3)).items()}
+    sides = {side: {data.group[row] for row in rows} for side, rows in split_indices(data, (0.4, 0.3, 0.3)).items()}
     assert sum(map(len, sides.values())) == 5
     objects = write_text(tmp_path / "o.csv", "id,host\n0,h0\n1,h0\n")
     beside = ("--objects", objects, "--object-columns", "id=id,parent=host")
     data, _ = run(capsys, out, "table", points, "--columns", columns, *beside)
-    assert list(data.family[:3]) == ["h0", "h0", "2"]
+    assert data.group[:3].tolist() == ["h0", "h0", "2"]
 
 
 def test_ztf(tmp_path: Path, out: Path, capsys: Capture) -> None:
@@ -174,7 +175,7 @@ def test_panstarrs(tmp_path: Path, out: Path, capsys: Capture) -> None:
     rows += ["2,55010.1,3,-999,-999,0,0.99", "2,55011.1,3,1e-5,1e-7,4096,0.99", "2,55012.1,3,1e-5,1e-7,0,0.5"]
     table = write_text(tmp_path / "ps1.csv", "\n".join(rows) + "\n")
     data, stored = run(capsys, out, "panstarrs", table)
-    assert data.object_id == [str(2**56 + 1)]
+    assert data.object_id.tolist() == [str(2**56 + 1)]
     np.testing.assert_allclose(data.flux, 1e4, rtol=1e-6)  # 1e-5 Jy is 21.4 mag AB
     report = stored["report"]
     assert report["dropped_objects"] == {"fewer than 4 points in i": 1}

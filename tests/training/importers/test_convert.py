@@ -164,8 +164,7 @@ def test_parents_are_kept_and_counted(tmp_path: Path) -> None:
     parents = ["p", "", "p", "q"]
     report = imported(path, [raw_object(object_id=str(n), parent=name) for n, name in enumerate(parents)])
     data = read_dataset(path)
-    assert list(data.parent) == parents
-    assert list(data.family) == ["p", "1", "p", "q"]
+    assert data.group.tolist() == ["p", "1", "p", "q"]
     assert report["parents"] == 2
 
 

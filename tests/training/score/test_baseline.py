@@ -11,8 +11,9 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.training.data.augment import View
 from nightjar_alerts.training.data.batches import Example, view_examples
 from nightjar_alerts.training.data.dataset import read_dataset, split_indices, write_dataset
-from nightjar_alerts.training.fit.trees.classical import FOREST_TREES, train_trees
+from nightjar_alerts.training.fit.trees.classical import train_trees
 from nightjar_alerts.training.fit.trees.features import FEATURE_SETS, FEATURES, FeatureSet, features, matrix
+from nightjar_alerts.training.fit.trees.parameters import BASELINE_FOREST
 from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.score.baseline import baseline
 from support.pipeline import Pipeline
@@ -81,7 +82,7 @@ def test_a_forest_learns_them_from_any_features(tmp_path: Path, feature_set: Fea
     predicted_NC = forest.predict(matrix(examples, feature_set))
     np.testing.assert_allclose(predicted_NC.sum(1), 1.0)
     assert (predicted_NC.argmax(1) == dataset.label[test]).mean() > 0.7
-    assert forest.iterations == FOREST_TREES
+    assert forest.iterations == BASELINE_FOREST["n_estimators"]
 
 
 def test_classes_are_those_of_the_data(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.drawn import DrawnCurves
+from nightjar_alerts.training.data.drawn import drawn_sample
 from nightjar_alerts.training.data.sample import PARTS, Sample, collect
 from nightjar_alerts.training.score.incomplete import (
     SUBSETS,
@@ -80,16 +80,16 @@ def test_metadata_changes_of_the_bundled_model_are_shares() -> None:
     assert all(0 <= row["median change"] <= 1 for row in changes.values())
 
 
-def light_curves(bands_of: dict[int, str], number: int, seed: int) -> DrawnCurves:
+def light_curves(bands_of: dict[int, str], number: int, seed: int) -> Sample:
     rng = np.random.default_rng(seed)
     tokens, labels = [], []
     for place in range(number):
         label = (IA, II)[place % 2]
         row = bump(f"S{place}", source="snls", seed=int(rng.integers(1_000_000)), z=0.3, bands=bands_of[label])
-        curve = collect([row], ["S"], [TEST]).curve(0)
+        curve = collect([row], ["S"], [TEST]).curve(0, "nothing")
         tokens.append(featurise(curve, Limits(), "FLUXCAL", METADATA_COLUMNS))
         labels.append(label)
-    return DrawnCurves(
+    return drawn_sample(
         RaggedBatch.collate(tokens), np.array(labels), np.full(number, "snls"), np.arange(number, dtype=np.int64)
     )
 

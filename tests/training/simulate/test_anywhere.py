@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.simulate import anywhere, transients
 from nightjar_alerts.training.simulate.anywhere import BRIGHTEST, moved
 from nightjar_alerts.training.simulate.generate import simulate
@@ -16,16 +17,16 @@ PER_CLASS = 40
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     path = tmp_path_factory.mktemp("any") / "any.parquet"
     return read_dataset(simulate(path, PER_CLASS, seed=3, survey="any", workers=1, progress=False))
 
 
-def points(data: Dataset, index: int) -> slice:
+def points(data: Sample, index: int) -> slice:
     return slice(int(data.offsets[index]), int(data.offsets[index + 1]))
 
 
-def test_every_class_is_there_and_every_object_was_detected(data: Dataset) -> None:
+def test_every_class_is_there_and_every_object_was_detected(data: Sample) -> None:
     assert np.bincount(data.label).tolist() == [PER_CLASS] * len(ELASTICC.names)
     for index in range(len(data)):
         assert data.detected[points(data, index)].sum() >= 1
@@ -33,7 +34,7 @@ def test_every_class_is_there_and_every_object_was_detected(data: Dataset) -> No
         assert (data.flux_err[points(data, index)] > 0).all()
 
 
-def test_every_class_is_bright_and_faint(data: Dataset) -> None:
+def test_every_class_is_bright_and_faint(data: Sample) -> None:
     brightest = np.array([31.4 - 2.5 * np.log10(np.abs(data.flux[points(data, i)]).max()) for i in range(len(data))])
     for label in range(len(ELASTICC.names)):
         mine = brightest[data.label == label]

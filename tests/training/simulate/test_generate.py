@@ -65,7 +65,7 @@ def test_a_larger_set_begins_with_the_smaller_one() -> None:
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, sample: list[LabelledObject]) -> None:
     path = simulate(tmp_path / "two.parquet", PER_CLASS, seed=5, workers=2, progress=False)
     data = read_dataset(path)
-    assert data.object_id == [o.object_id for o in sample]
+    assert data.object_id.tolist() == [o.object_id for o in sample]
     np.testing.assert_array_equal(data.flux, np.concatenate([o.flux for o in sample]))
     np.testing.assert_array_equal(data.metadata, np.stack([o.metadata for o in sample]))
 

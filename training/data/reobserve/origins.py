@@ -219,7 +219,8 @@ def event_of(sample: Sample, row: int) -> Event | None:
     flux, error = sample.flux[at].astype(np.float64), sample.flux_err[at].astype(np.float64)
     limit = sample.limit_at(at)
     error = np.where(limit, error * 5.0 / 3.0, error)  # a limit is a weaker constraint than a measured zero
-    mjd, wavelength, flux, error = nightly(sample.mjd[at], sample.wavelength[at].astype(np.float64), flux, error)
+    mjd = sample.mjd[at].astype(np.float64)
+    mjd, wavelength, flux, error = nightly(mjd, sample.wavelength[at].astype(np.float64), flux, error)
     significant = flux >= 5.0 * error
     if significant.sum() < MIN_DETECTIONS.get(label, 6) or _bands_seen(wavelength, significant | steady) < (
         1 if label in ACHROMATIC else 2

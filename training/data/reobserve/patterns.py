@@ -106,7 +106,7 @@ class CadenceLibrary:
         """Return the visits of object ``row``, tiled if the survey publishes detections only."""
         sample, at = self.sample, self.sample.points(row)
         order = np.argsort(sample.mjd[at], kind="stable")
-        mjd, flux = sample.mjd[at][order], sample.flux[at][order].astype(np.float64)
+        mjd, flux = sample.mjd[at][order].astype(np.float64), sample.flux[at][order].astype(np.float64)
         total = sample.total_flux[at][order].astype(np.float64)
         error = sample.flux_err[at][order].astype(np.float64)
         limit = sample.limit_at(at)[order]
@@ -117,7 +117,7 @@ class CadenceLibrary:
         if tiles:
             days, index = _tile(mjd, float(mjd[top]), rng)
         return Cadence(
-            survey=survey, row=row, mjd=days, band=sample.band[at][order][index],
+            survey=survey, row=row, mjd=days, band=sample.band[at][order][index].astype(np.int8),
             log_wavelength=np.log(sample.wavelength[at][order][index].astype(np.float64)),
             foreign=sample.foreign[at][order][index], flux=np.where(np.isfinite(total), total, np.abs(flux))[index],
             error=error[index], limit=limit[index], centre=float(mjd[top]),

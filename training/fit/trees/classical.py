@@ -9,13 +9,13 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.training.data.batches import draw_examples, draw_indices
-from nightjar_alerts.training.data.dataset import Dataset, split_indices
+from nightjar_alerts.training.data.dataset import split_indices
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.fit.trees.features import FeatureSet, matrix
+from nightjar_alerts.training.fit.trees.parameters import BASELINE_BOOSTED, BASELINE_FOREST
 from nightjar_alerts.training.recipes.schema import Recipe
 
 Kind = Literal["boosted", "forest"]
-MAX_TREES = 200  # per class; usually fewer with early stopping
-FOREST_TREES, FOREST_LEAF = 300, 5  # with leaves of one object, probabilities would be 0 or 1
 TreeClassifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
 
 
@@ -67,7 +67,7 @@ def fit_trees(
 
 
 def train_trees(
-    dataset: Dataset,
+    dataset: Sample,
     recipe: Recipe,
     examples: int,
     classifier: Kind = "boosted",
@@ -80,26 +80,19 @@ def train_trees(
         _draw(dataset, parts[name], recipe, count, feature_set, rng)
         for name, count in (("train", examples), ("validation", max(1, examples // 10)))
     )
-    estimator = (_boosting if classifier == "boosted" else _forest)(recipe.seed)
+    estimator: TreeClassifier = (
+        HistGradientBoostingClassifier(**BASELINE_BOOSTED, random_state=recipe.seed)
+        if classifier == "boosted"
+        else RandomForestClassifier(**BASELINE_FOREST, random_state=recipe.seed)
+    )
     fitted = fit_trees(estimator, *train, len(dataset.classes), validation)
     if classifier == "forest":
         fitted.classifier.set_params(n_jobs=None)  # batches of predictions are too small for threads
     return fitted
 
 
-def _boosting(seed: int) -> HistGradientBoostingClassifier:
-    return HistGradientBoostingClassifier(
-        max_iter=MAX_TREES, learning_rate=0.1, l2_regularization=1.0, early_stopping=True, n_iter_no_change=10,
-        random_state=seed,
-    )  # fmt: skip
-
-
-def _forest(seed: int) -> RandomForestClassifier:
-    return RandomForestClassifier(FOREST_TREES, min_samples_leaf=FOREST_LEAF, random_state=seed, n_jobs=-1)
-
-
 def _draw(
-    dataset: Dataset,
+    dataset: Sample,
     indices: Int64,
     recipe: Recipe,
     count: int,

@@ -28,15 +28,8 @@ from nightjar_alerts.models.lightcurve import Float32, Float64, Int64
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
 from nightjar_alerts.training.data.drawn import classes_of
 from nightjar_alerts.training.fit.heads import read_part
+from nightjar_alerts.training.fit.trees.parameters import SURVEYS, SURVEYS_ROUNDS
 from nightjar_alerts.training.metrics import main_scores, softmax
-
-ROUNDS: Final = 140
-PARAMETERS: Final[dict[str, Any]] = {
-    "objective": "multiclass", "learning_rate": 0.08, "num_leaves": 24, "max_depth": 8, "min_data_in_leaf": 60,
-    "feature_fraction": 0.15, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0, "max_bin": 63,
-    "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
-}  # fmt: skip
-
 
 BATCH_ROWS: Final = 512
 
@@ -63,7 +56,7 @@ def fit_forest(
     classes: int,
     *,
     seed: int,
-    rounds: int = ROUNDS,
+    rounds: int = SURVEYS_ROUNDS,
     weight_N: Float32 | None = None,
     start: Forest | None = None,
     **changes: Any,
@@ -73,8 +66,8 @@ def fit_forest(
     With ``start``, boosting continues from that forest, and the result has the trees of both.
     """
     # With few rows the default minimum would allow no split.
-    min_data = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))
-    parameters = {**PARAMETERS, "min_data_in_leaf": min_data, **changes, "num_class": classes}
+    min_data = min(SURVEYS["min_data_in_leaf"], max(1, len(label_N) // 40))
+    parameters = {**SURVEYS, "min_data_in_leaf": min_data, **changes, "num_class": classes}
     start_NC = None if start is None else tree_logits(start, value_NF)
     booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N, start_NC=start_NC)
     forest = forest_of(booster, value_NF.shape[1], classes)
