@@ -134,8 +134,11 @@ def finetune(
     if (finished := _finished(output, identity)) is not None:
         say(f"{output} already holds this model")
         return finished
-    warnings = [note for note in (*labelled.notes, *observed.notes) if "left out" in note]
-    for note in (*labelled.notes, *observed.notes):
+    notes = [*labelled.notes, *observed.notes]
+    if labelled.left_out:
+        notes.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in labelled.left_out.items()))
+    warnings = [note for note in notes if "left out" in note]
+    for note in notes:
         say(note)
     label_O, group_O, classes = observed.label_O, labelled.group_O[observed.kept_O], labelled.classes
     counts = dict(zip(classes, np.bincount(label_O, minlength=len(classes)).tolist(), strict=True))
@@ -179,7 +182,7 @@ def finetune(
     report = {
         "bundle": str(output), "sha256": made.sha256, "method": choice.method, "scores": scores,
         "folds": dict(choice.scores), "left_out": dict(labelled.left_out), "warnings": warnings,
-        "notes": [*labelled.notes, *observed.notes], "parity": difference, "seconds": clock.seconds,
+        "notes": notes, "parity": difference, "seconds": clock.seconds,
         "threads": torch.get_num_threads(),
     }  # fmt: skip
     write_atomic(made.path / REPORT, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
