@@ -16,8 +16,10 @@ from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.training import finetune
 from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.finetuning import run
 from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT, REPORT
 from nightjar_alerts.training.finetuning.table import LabelError, read_labelled
+from nightjar_alerts.training.fit import tuning
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.heads import save_run
 from nightjar_alerts.training.recipes.astro_moe import debug, with_network
@@ -67,13 +69,16 @@ def make(folder: Path) -> None:
     write(folder / "table.csv", rows_of())
     torch.manual_seed(0)
     save_run(build(SMALL.network), SMALL, folder, DataSource(name="-", sha256="0", objects=1), folder / "backbone")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nightjar_alerts.training.finetuning.run.choose", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.MonkeyPatch.context() as short, pytest.MonkeyPatch.context() as patch:
+        short.setattr(tuning, "HEAD_STEPS", 100)
+        short.setattr(tuning, "BRANCH_STEPS", (10, 10))
+        patch.setattr(run, "choose", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(SystemExit) as stopped:
             main(arguments(folder))
-    (features,) = folder.glob("model.work/*/features-0000.npz")
-    before = features.stat().st_mtime_ns
-    main(arguments(folder))
+        (features,) = folder.glob("model.work/*/features-0000.npz")
+        before = features.stat().st_mtime_ns
+        patch.undo()
+        main(arguments(folder))
     resumed = {"status": stopped.value.code, "is_kept": features.stat().st_mtime_ns == before}
     (folder / "resumed.json").write_text(json.dumps(resumed))
 
