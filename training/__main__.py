@@ -33,6 +33,7 @@ if missing := [
 from pydantic import ValidationError
 
 from nightjar_alerts.training.experiments import EXPERIMENTS
+from nightjar_alerts.training.finetuning.command import add_finetune
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
     PRETRAINED,
@@ -334,6 +335,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     add_command(commands, "import", _unreachable, "convert files of a survey to a data file; `import FORMAT --help`")
     add_simulate(commands)
+    add_finetune(commands)
     add_fit(commands)
     add_evaluate(commands)
     add_export(commands)
@@ -370,11 +372,11 @@ def main(arguments: list[str] | None = None) -> None:
     except (BundleError, FloatingPointError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
-        print(f"nightjar-train: {error or INTERRUPTED}", file=sys.stderr)
+        print(f"nightjar-train: {str(error) or INTERRUPTED}", file=sys.stderr)
         raise SystemExit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
 
 
-INTERRUPTED = "interrupted; run the same command again: finished parts of `fit` and `makers crossvalidate` are kept"
+INTERRUPTED = "interrupted; run the same command again: what a resumable command has finished is kept"
 
 
 class _Terminated(KeyboardInterrupt):

@@ -336,3 +336,18 @@ def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) ->
     scaled_NC = logits_NC.astype(np.float64) / np.broadcast_to(temperature, len(logits_NC))[:, None]
     probabilities_NC: NDArray[np.float64] = special.softmax(scaled_NC, axis=1)
     return probabilities_NC
+
+
+def paired_macro_f1(
+    truth_N: Int64, one_N: Int64, other_N: Int64, classes: int, *, seed: int = 0, draws: int = 1000
+) -> tuple[float, float, float]:
+    """Return the difference of macro-F1 of two predictions, and its central 95 % over bootstrap draws of objects."""
+    rng = np.random.default_rng(seed)
+
+    def score(rows: NDArray[np.int64], named_N: Int64) -> float:
+        return macro_f1(confusion(truth_N[rows], named_N[rows], classes))
+
+    drawn = [rng.integers(0, len(truth_N), len(truth_N)) for _ in range(draws)]
+    low, high = np.quantile([score(rows, one_N) - score(rows, other_N) for rows in drawn], [0.025, 0.975])
+    everything = np.arange(len(truth_N))
+    return score(everything, one_N) - score(everything, other_N), float(low), float(high)

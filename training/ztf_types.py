@@ -20,15 +20,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import log_softmax, nll_loss
 
 from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import Forest
-from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
 from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
 from nightjar_alerts.training.data.batches import draw_examples
@@ -37,6 +33,7 @@ from nightjar_alerts.training.data.mixture import with_all_metadata
 from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.surveys import as_observed
+from nightjar_alerts.training.fit.class_map import fit_class_map, logits_of_copies, mapped_logits, with_mapped_heads
 from nightjar_alerts.training.fit.heads import (
     HeadInputs,
     embeddings_of,
@@ -46,18 +43,16 @@ from nightjar_alerts.training.fit.heads import (
     statistics_network,
     statistics_of,
 )
+from nightjar_alerts.training.fit.labelled import POWER, LabelledDraws
 from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
 from nightjar_alerts.training.fit.trees.parameters import REGULAR, REGULAR_ROUNDS, ZTF_TYPES, ZTF_TYPES_ROUNDS
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.metrics import confusion, macro_f1, softmax
+from nightjar_alerts.training.metrics import confusion, macro_f1, paired_macro_f1, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
 
 Int = NDArray[np.int64]
 
 NUMBER: Final = {name: number for number, name in enumerate(ZTF_SUPERNOVAE.names)}
-DRAWS: Final = 1000
-POWER: Final = 0.4
-"""Exponent of the class size in the weight of a class, for macro-F1."""
 
 
 def typed(sample: Sample) -> tuple[Sample, Int]:
@@ -81,12 +76,8 @@ def _boosted(
 
 
 def paired(truth: Int, one: Int, other: Int, seed: int = 0) -> tuple[float, float, float]:
-    """Difference of macro-F1, and its central 95 % over bootstrap draws of the objects."""
-    rng = np.random.default_rng(seed)
-    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(DRAWS)]
-    differences = [_score(truth[rows], one[rows]) - _score(truth[rows], other[rows]) for rows in draws]
-    low, high = np.quantile(differences, [0.025, 0.975])
-    return _score(truth, one) - _score(truth, other), float(low), float(high)
+    """Return the difference of macro-F1, and its central 95 % over bootstrap draws of the objects."""
+    return paired_macro_f1(truth, one, other, len(NUMBER), seed=seed)
 
 
 def _score(truth: Int, named: Int) -> float:
@@ -94,9 +85,7 @@ def _score(truth: Int, named: Int) -> float:
 
 
 DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
-DRAWN_WEIGHT: Final = 0.45  # of all draws of an object, where the complete light curve has 1
 FOLDS: Final = 5
-RIDGE: Final = 2.0
 ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
     "trees": (ZTF_TYPES_ROUNDS, {}),
     "more regular trees": (REGULAR_ROUNDS, REGULAR),
@@ -105,47 +94,17 @@ ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class SupernovaDraws:
+class SupernovaDraws(LabelledDraws):
     """Light curves of the supernovae of all parts, complete ones first, with predictions of a network.
 
     Attributes
     ----------
-    light_curves : the light curves; ``group`` is the number of the object.
-    inputs : statistics, shapes among them, and the branches' embedding.
-    heads_NHC : logits of every copy of the network's heads.
     unlearned_O : objects that the network's branches have not learned from.
     group_O : objects that are one by another name have the same number.
     """
 
-    light_curves: Sample
-    inputs: HeadInputs
-    heads_NHC: Float32
     unlearned_O: Bool
     group_O: Int
-
-    @property
-    def values(self) -> Float32:
-        """Features of trees: statistics and shapes, NaN where undefined, [N, F]."""
-        return np.where(self.inputs.is_known, self.inputs.value, np.float32(np.nan)).astype(np.float32)
-
-    @property
-    def label_O(self) -> Int:
-        """Class of every object."""
-        return self.light_curves.label[: len(self.unlearned_O)]
-
-    def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
-        """Light curves of some objects."""
-        return np.flatnonzero(chosen_O[self.light_curves.group])
-
-    def weights(self, rows: NDArray[np.intp]) -> Float32:
-        """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
-        light_curves, objects = self.light_curves, len(self.unlearned_O)
-        weight = np.bincount(self.label_O)[light_curves.label[rows]].astype(np.float64) ** (POWER - 1.0)
-        object_index = light_curves.group[rows]
-        times = np.maximum(np.bincount(object_index, minlength=objects)[object_index] - 1, 1)
-        weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
-        relative: Float32 = (weight / weight.mean()).astype(np.float32)
-        return relative
 
 
 class ZtfTypesFit(NamedTuple):
@@ -157,7 +116,7 @@ class ZtfTypesFit(NamedTuple):
 
     def answers(self, drawn: SupernovaDraws, rows: NDArray[np.intp]) -> dict[str, Float64]:
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
-        trees_NC = tree_logits(self.forest, drawn.values[rows])
+        trees_NC = tree_logits(self.forest, drawn.statistics[rows])
         heads_NC = mapped_logits(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
         length_N, unknown_N = drawn.light_curves.lengths[rows], np.zeros(len(rows), np.bool_)
         both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
@@ -190,67 +149,15 @@ def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> S
     )
 
 
-@torch.inference_mode()
-def logits_of_copies(network: AstroMoE, inputs: HeadInputs) -> Float32:
-    """Logits of every copy of the heads, [N, H, C]."""
-    assert network.statistics is not None
-    logits = []
-    for start in range(0, len(inputs.embedding), 2048):
-        body_ME, statistics = inputs.rows(slice(start, start + 2048))
-        joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
-        logits.append(torch.stack([head(joined_ME) for head in (network.head_mix, *network.head_more)], dim=1).numpy())
-    return np.concatenate(logits)
-
-
 def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTypesFit:
     """Fit trees and heads to some objects."""
     label_N, rows = drawn.light_curves.label, drawn.rows(learns_O)
     forest = fit_forest(
-        drawn.values[rows], label_N[rows], len(NUMBER),
+        drawn.statistics[rows], label_N[rows], len(NUMBER),
         seed=seed, rounds=REGULAR_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
     )  # fmt: skip
     rows = drawn.rows(learns_O & drawn.unlearned_O)
-    return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows)))
-
-
-def fit_class_map(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Float64, Float64]:
-    """Fit the map and bias that lead from a network's logits to six classes: a logistic regression with a ridge."""
-    logits_NHC, label, weight = (torch.from_numpy(each) for each in (heads_NHC.astype(np.float64), label_N, weight_N))
-    middle_C = logits_NHC.mean((0, 1))
-    map_6C = torch.zeros(len(NUMBER), len(middle_C), dtype=torch.float64, requires_grad=True)
-    bias_6 = torch.zeros(len(NUMBER), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([map_6C, bias_6], max_iter=200, line_search_fn="strong_wolfe")
-
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        log_p_N6 = log_softmax(log_softmax((logits_NHC - middle_C) @ map_6C.T + bias_6, -1).mean(1), -1)
-        wrong = (nll_loss(log_p_N6, label, reduction="none") * weight).mean()
-        value = wrong + RIDGE * map_6C.square().sum() / len(label)
-        value.backward()
-        return value
-
-    optimizer.step(loss)
-    fitted_6C, fitted_6 = map_6C.detach().numpy(), bias_6.detach().numpy()
-    return fitted_6C, fitted_6 - fitted_6C @ middle_C.numpy()
-
-
-def mapped_logits(heads_NHC: Float32, map_6C: Float64, bias_6: Float64) -> Float32:
-    """Logits of six classes by the map, the mean over the copies of the heads, [N, 6]."""
-    logits_NH6 = torch.from_numpy(heads_NHC @ map_6C.T + bias_6)
-    return log_softmax(logits_NH6, -1).mean(1).numpy().astype(np.float32)
-
-
-def with_mapped_heads(network: AstroMoE, fit: ZtfTypesFit, recipe: Recipe) -> AstroMoE:
-    """Return the network with every head's last layer followed by the map, in evaluation mode."""
-    six = build(recipe.network)
-    assert isinstance(six, AstroMoE)
-    weights, (map_6C, bias_6) = network.state_dict(), (torch.from_numpy(part) for part in (fit.map_6C, fit.bias_6))
-    for name, part in network.named_modules():
-        if name.startswith("head") and isinstance(part, torch.nn.Linear) and part.out_features == network.n_classes:
-            weights[f"{name}.weight"] = (map_6C @ part.weight.detach().double()).float()
-            weights[f"{name}.bias"] = (map_6C @ part.bias.detach().double() + bias_6).float()
-    six.load_state_dict(weights)
-    return six.eval()
+    return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows), len(NUMBER)))
 
 
 def folds(
@@ -288,7 +195,7 @@ def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str,
     fold_O = np.random.default_rng(draw).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
     named = {name: np.zeros(objects, np.int64) for name in ("trees inside", "heads", "both")}
     named |= {f"{kind} {seed}": np.zeros(objects, np.int64) for kind in ALONE for seed in seeds}
-    values_OF = drawn.values[:objects]
+    values_OF = drawn.statistics[:objects]
     for fold in range(FOLDS):
         tested_O = drawn.unlearned_O & (fold_O == fold)
         rows = np.flatnonzero(tested_O)  # complete light curves come first
@@ -333,7 +240,7 @@ def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, ou
     inputs = HeadInputs(embeddings_of(backbone, outliers), *statistics_of(statistics_network(recipe), outliers))
     _write(folder, "outliers", outliers, inputs)
     save_forest(fit.forest, out / "trees.npz")
-    save_run(with_mapped_heads(network, fit, recipe), recipe, run, config.data, out / "run")
+    save_run(with_mapped_heads(network, fit.map_6C, fit.bias_6, recipe), recipe, run, config.data, out / "run")
 
 
 def _write(folder: Path, part: str, light_curves: Sample, inputs: HeadInputs) -> None:

@@ -14,6 +14,7 @@ from nightjar_alerts.training.export import parity
 from nightjar_alerts.training.export.bundle import export_run
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.fit.checkpoints import DataSource
+from nightjar_alerts.training.fit.class_map import mapped_logits, with_mapped_heads
 from nightjar_alerts.training.fit.heads import head_outputs, load_astro_moe, save_run
 from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -23,10 +24,8 @@ from nightjar_alerts.training.ztf_types import (
     draw_ztf_types,
     fit_ztf_types,
     folds,
-    mapped_logits,
     paired,
     prepare,
-    with_mapped_heads,
 )
 from support.surveys import bump, pulsator
 
@@ -88,7 +87,7 @@ def test_with_six_heads_equals_folded_logits(run: Path, drawn: SupernovaDraws) -
     network, _ = load_astro_moe(run)
     expected = mapped_logits(drawn.heads_NHC, fit.map_6C, fit.bias_6)
     np.testing.assert_allclose(
-        head_outputs(with_mapped_heads(network, fit, small(6)), drawn.inputs)[0], expected, atol=1e-4
+        head_outputs(with_mapped_heads(network, fit.map_6C, fit.bias_6, small(6)), drawn.inputs)[0], expected, atol=1e-4
     )
     probabilities = fit.answers(drawn, np.arange(90))
     assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9

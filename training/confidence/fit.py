@@ -19,7 +19,6 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.networks.romae import RoMAE
-from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import PredictionSets
 from nightjar_alerts.models.taxonomy import ELASTICC, NAMED, UNIFORM, taxonomy_of
 from nightjar_alerts.models.taxonomy import rates as named_rates
@@ -48,7 +47,7 @@ from nightjar_alerts.training.confidence.sets import (
 )
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
 from nightjar_alerts.training.data.dataset import split_indices, training_shares
-from nightjar_alerts.training.data.drawn import classes_of, network_inputs
+from nightjar_alerts.training.data.drawn import classes_of, count_bands, network_inputs
 from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.fit.heads import HeadInputs, head_outputs, read_part, shares
@@ -142,7 +141,7 @@ def fit_to_drawn(
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     novelty, auroc = _novelty(network, training_part, folders, sample, recipe.seed)
     strata = Strata(
-        light_curves.detections, _bands(light_curves), novelty.novelty(sample.embedding_NE), light_curves.source
+        light_curves.detections, count_bands(light_curves), novelty.novelty(sample.embedding_NE), light_curves.source
     )
     classes = classes_of(folders[0])
     novelty, usual = _with_thresholds(novelty, strata, _groups(sample.label_N, classes))
@@ -174,14 +173,6 @@ def fit_to_drawn(
         dict(zip(classes, share_C.tolist(), strict=True)),
         _priors(classes, *measured, share_C),
     )
-
-
-def _bands(drawn: Sample) -> Int64:
-    """Return the number of bands with a point of each light curve, ``(N,)``."""
-    has_point = np.zeros((len(drawn), len(BANDS)), dtype=np.bool_)
-    has_point[np.repeat(np.arange(len(drawn)), drawn.lengths), drawn.band] = True
-    count: Int64 = has_point.sum(1).astype(np.int64)
-    return count
 
 
 def _groups(label_N: Int64, classes: Sequence[str]) -> Int64:

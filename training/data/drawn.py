@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
+from nightjar_alerts.models.lightcurve import BANDS, Int64, RaggedBatch
 from nightjar_alerts.models.networks.network import INPUTS
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
 from nightjar_alerts.training.data.dataset import SPLITS, split_indices
@@ -50,6 +50,14 @@ def network_inputs(drawn: Sample, rows: Int64) -> RaggedBatch:
     offsets, picked = drawn.points_of(rows)
     points = {name: getattr(drawn, column)[picked] for name, column in _POINTS.items()}
     return RaggedBatch(offsets=offsets, **points, metadata=drawn.metadata[rows])
+
+
+def count_bands(drawn: Sample) -> Int64:
+    """Return the number of bands with a point of each light curve, ``(N,)``."""
+    has_point = np.zeros((len(drawn), len(BANDS)), dtype=np.bool_)
+    has_point[np.repeat(np.arange(len(drawn)), drawn.lengths), drawn.band] = True
+    count: Int64 = has_point.sum(1).astype(np.int64)
+    return count
 
 
 def padded_batches(drawn: Sample, size: int = CURVES_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
