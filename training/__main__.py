@@ -114,21 +114,31 @@ def add_evaluate(commands: Commands) -> None:
         commands, "evaluate", _evaluate, "score bundles on a held-out part of simulated objects or of real surveys"
     )
     parser.add_argument(
-        "models", type=Path, nargs="*", help="bundles; for simulated objects also run folders of other seeds"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="bundles, then a table of labelled objects; without one, --data: bundles or run folders. Beside a "
+        "table, a model may also be a file of stored results (.jsonl)",
     )
+    table = parser.add_argument_group("on a table")
+    table.add_argument("--label", default="", metavar="COLUMN", help="column of labels; default: by its name")
+    table.add_argument(
+        "--classes", action="append", default=[], metavar="LABEL=CLASS",
+        help="class of the model for a label with another name, such as 'SN Ic=Ib/c'; repeatable",
+    )  # fmt: skip
     parser.add_argument(
         "--on",
         choices=("simulated", "surveys"),
         default="simulated",
         help="a data file, or real surveys",
     )
-    parser.add_argument("--data", type=Path, required=True, help="data file of labelled objects, or folder of surveys")
-    parser.add_argument("--report", type=Path, required=True, help="JSON file of scores to write")
+    parser.add_argument("--data", type=Path, help="data file of labelled objects, or folder of surveys")
+    parser.add_argument("--report", type=Path, help="JSON file of scores to write; on a table: evaluation.json")
     parser.add_argument(
         "--split", choices=("train", "validation", "test"), default="test", help="part of the objects to score"
     )
     simulated = parser.add_argument_group("on simulated objects")
-    simulated.add_argument("--html", type=Path, help="HTML page to write, with the report as a single file")
+    parser.add_argument("--html", type=Path, help="HTML page to write; on a table: the name of the report with .html")
     simulated.add_argument(
         "--baseline", type=Path, action="append", default=[], help="report of `makers baseline` to add; repeatable"
     )
@@ -168,6 +178,14 @@ def add_evaluate(commands: Commands) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
+    if options.data is None:
+        _evaluate_on_table(options)
+        return
+    if options.report is None:
+        raise ValueError("name the JSON file of scores with --report")
+    if options.label or options.classes:
+        raise ValueError("--label and --classes are for a table; data files have their labels")
+    options.models = [Path(model) for model in options.models]
     if options.on == "surveys":
         _evaluate_on_surveys(options)
         return
@@ -182,6 +200,32 @@ def _evaluate(options: argparse.Namespace) -> None:
     print_json(means_of(report))
     if options.html is not None:
         write_page(options.html, report, baselines)
+
+
+def _evaluate_on_table(options: argparse.Namespace) -> None:
+    """Score bundles and stored results on a labelled table; write page and JSON, and print the scores."""
+    from nightjar_alerts.training.score.labelled import evaluate_table
+    from nightjar_alerts.training.score.labelled_page import write_page
+
+    if len(options.models) < 2:
+        raise ValueError("name a bundle and a table of labelled objects, or a data file with --data")
+    *models, table = options.models
+    if wrong := [text for text in options.classes if "=" not in text]:
+        raise ValueError(f"--classes {wrong[0]}: write LABEL=CLASS")
+    classes_of = dict(text.rsplit("=", 1) for text in options.classes)
+    report = evaluate_table(models, Path(table), label=options.label, classes_of=classes_of)
+    written = options.report or Path("evaluation.json")
+    write_json(written, report.values)
+    page = options.html or written.with_suffix(".html")
+    write_page(page, report)
+    print_json(
+        {
+            "models": {name: model["scores"] for name, model in report.values["models"].items()},
+            "differences": report.values["differences"],
+            "report": str(written),
+            "page": str(page),
+        }
+    )
 
 
 def _evaluate_on_surveys(options: argparse.Namespace) -> None:

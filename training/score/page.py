@@ -163,24 +163,24 @@ def _sets(report: Report) -> Rows:
 def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
     """Return the figures of all measured sections as data URLs."""
     classes, families = report["classes"], report["families"]
-    drawn: dict[str, Any] = {axis: _source(_against(report, baselines, axis)) for axis in ("days", "detections")}
+    drawn: dict[str, Any] = {axis: source(_against(report, baselines, axis)) for axis in ("days", "detections")}
     drawn |= {
-        "classes": _source(figures.class_f1_figure(report["f1_growing"], classes, families)),
-        "hierarchy": _source(figures.hierarchy_figure(report)),
-        "confusion": _source(_confusion(report), "png"),
-        "calibration": _source(figures.reliability_figure(report["reliability_early"])),
-        "abstention": _source(figures.abstention_figure(report["abstention"])),
+        "classes": source(figures.class_f1_figure(report["f1_growing"], classes, families)),
+        "hierarchy": source(figures.hierarchy_figure(report)),
+        "confusion": source(_confusion(report), "png"),
+        "calibration": source(figures.reliability_figure(report["reliability_early"])),
+        "abstention": source(figures.abstention_figure(report["abstention"])),
     }
     if any(report["stability"].values()):
-        drawn["stability"] = _source(figures.stability_figure(report["stability"]))
+        drawn["stability"] = source(figures.stability_figure(report["stability"]))
     if report["conformal"] is not None:
-        drawn["sets"] = _source(figures.sets_figure(report["conformal"], classes))
+        drawn["sets"] = source(figures.sets_figure(report["conformal"], classes))
     if report["novelty"] is not None:
-        drawn["novelty"] = _source(figures.novelty_figure(report["novelty"], classes))
+        drawn["novelty"] = source(figures.novelty_figure(report["novelty"], classes))
     if report["experts"] is not None:
-        drawn["experts"] = _source(figures.experts_figure(report["experts"], classes, families))
+        drawn["experts"] = source(figures.experts_figure(report["experts"], classes, families))
     if report["embedding"] is not None:
-        drawn["embedding"] = _source(figures.embedding_figure(report["embedding"], families), "png")
+        drawn["embedding"] = source(figures.embedding_figure(report["embedding"], families), "png")
     return drawn
 
 
@@ -205,7 +205,7 @@ def _confusion(report: Report) -> Figure:
     )
 
 
-def _source(drawn: Figure, kind: str = "svg") -> str:
+def source(drawn: Figure, kind: str = "svg") -> str:
     """Return a figure as a data URL; figures with many points are smaller as PNG."""
     stream = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "nightjar"}):  # the same report gives the same bytes

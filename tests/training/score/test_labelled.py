@@ -1,0 +1,117 @@
+"""Evaluation on a labelled table: counts, scores, stored results, comparisons, the page and bad input."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nightjar_alerts import Classifier
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.training import __main__ as command
+from nightjar_alerts.training.finetuning.table import LabelError
+from nightjar_alerts.training.score.labelled import Report, evaluate_table
+from nightjar_alerts.training.score.labelled_page import page
+
+BUNDLE = str(DEFAULT_BUNDLE)
+LABELS = ("SN Ia", "SN II", "AGN", "type of nobody", "")
+PER_LABEL = 4
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Light curves that rise and fall, with five labels in turn, one of them empty, one of no class."""
+    path, rng = tmp_path_factory.mktemp("labelled") / "mine.csv", np.random.default_rng(0)
+    with path.open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["object_id", "mjd", "band", "flux_njy", "flux_err_njy", "type"])
+        for number in range(PER_LABEL * len(LABELS)):
+            time = np.sort(rng.uniform(0, 80, 12 + number))
+            flux = 30_000 * np.exp(-(((time - 30) / 20) ** 2)) + rng.normal(0, 300, len(time))
+            for one, value in zip(time, flux, strict=True):
+                band = "gr"[int(one * 10) % 2]
+                rows.writerow([f"<b>{number}", 60_000 + one, band, value, 300, LABELS[number % len(LABELS)]])
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(table: Path) -> Report:
+    return evaluate_table([BUNDLE, "romae-elasticc"], table)
+
+
+def test_evaluate_counts_every_object(report: Report) -> None:
+    values = report.values
+    first = next(iter(values["models"].values()))
+    assert values["table"] == {"name": "mine.csv", "objects": 16, "left_out": {"without a label": PER_LABEL}}
+    assert first["labels_without_a_class"] == {"type of nobody": PER_LABEL}
+    assert first["objects"] == 12 == first["scores"]["classified"] + sum(first["not_classified"].values())
+    assert sum(group["objects"] for group in first["detections"]) == first["scores"]["classified"]
+    assert sum(group["objects"] for group in first["brightness"]) == first["scores"]["classified"]
+
+
+def test_evaluate_gives_the_scores_of_the_results(table: Path, report: Report) -> None:
+    with Classifier(BUNDLE) as classifier:
+        named = [result.class_name for result in classifier.classify(table)]
+    wanted = [{"SN Ia": "Ia", "SN II": "II"}.get(LABELS[row % 5], LABELS[row % 5]) for row in range(len(named))]
+    right = [one == other for one, other in zip(named, wanted, strict=True) if other in ("Ia", "II", "AGN")]
+    assert next(iter(report.values["models"].values()))["scores"]["accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_evaluate_of_stored_results_equals_that_of_the_bundle(table: Path, report: Report, tmp_path: Path) -> None:
+    with Classifier(BUNDLE) as classifier:
+        classifier.classify(table).write(tmp_path / "stored.jsonl")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("object_id,type\n" + "".join(f"<b>{row},{LABELS[row % 5]}\n" for row in range(20)))
+    stored = next(iter(evaluate_table([str(tmp_path / "stored.jsonl")], labels).values["models"].values()))
+    first = next(iter(report.values["models"].values()))
+    assert stored["confusion"] == first["confusion"]
+    assert stored["scores"]["log_loss"] == pytest.approx(first["scores"]["log_loss"], abs=1e-5)
+    assert stored["detections"] == []
+
+
+def test_evaluate_of_a_model_with_itself_has_no_difference(table: Path) -> None:
+    (difference,) = evaluate_table([BUNDLE, BUNDLE], table).values["differences"].values()
+    assert difference["log_loss"] == {"difference": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_page_has_every_model_and_escapes_names(report: Report) -> None:
+    html = page(report)
+    assert all(f"<h2>{name}</h2>" in html for name in report.values["models"])
+    assert "&lt;b&gt;" in html
+    assert "<b>1" not in html
+
+
+def test_command_writes_json_and_page(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(
+        ["evaluate", BUNDLE, str(table), "--classes", "type of nobody=TDE", "--report", str(tmp_path / "e.json")]
+    )
+    printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "e.json").read_text())
+    (name,) = printed["models"]
+    assert written["models"][name]["objects"] == 16
+    assert (tmp_path / "e.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--label", "band"], "no label is a class of"),
+        (["--classes", "SN Ia"], "write LABEL=CLASS"),
+        (["--classes", "SN Ia=Nova"], "has no class 'Nova'"),
+    ],
+)
+def test_command_names_what_is_wrong(table: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        command.main(["evaluate", BUNDLE, str(table), *arguments])
+
+
+def test_evaluate_of_labels_alone_needs_stored_results(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("object_id,type\na,SN Ia\nb,SN II\n")
+    with pytest.raises(LabelError, match="no light curves"):
+        evaluate_table([BUNDLE], tmp_path / "labels.csv")
+
+
+def test_evaluate_of_a_damaged_results_file_names_the_line(tmp_path: Path, table: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"status": "classified"}\n{"a\n')
+    with pytest.raises(LabelError, match="line 2 is not JSON"):
+        evaluate_table([str(tmp_path / "r.jsonl")], table)

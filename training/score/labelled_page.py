@@ -1,0 +1,112 @@
+"""The page of an evaluation on a labelled table: one HTML file without scripts, fonts or network access."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from nightjar_alerts import pictures
+from nightjar_alerts.training.score import figures
+from nightjar_alerts.training.score.labelled import COMPARED, Answers, Report
+from nightjar_alerts.training.score.page import COLUMNS, TEMPLATES, source
+
+SCORES = {name: title for name, title in COLUMNS.items() if name != "hierarchical_f1"}
+
+
+def write_page(path: Path, report: Report) -> None:
+    """Write the page."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(report), encoding="utf-8")
+
+
+def page(report: Report) -> str:
+    """Return the HTML document."""
+    values = report.values
+    return TEMPLATES.get_template("labelled.html.j2").render(
+        report=values,
+        score_columns=list(SCORES.values()),
+        scores=[
+            [name, str(model["objects"]), str(model["scores"]["classified"]), *_scores(model["scores"])]
+            for name, model in values["models"].items()
+        ],
+        differences=[[name, *_difference(one)] for name, one in values["differences"].items()],
+        models=[_model(name, model, report) for name, model in values["models"].items()],
+    )
+
+
+def _model(name: str, model: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """Return the tables, figures and pictures of one model."""
+    parts: dict[str, Any] = {
+        "name": name,
+        "unknown": _counts(model["labels_without_a_class"]),
+        "not_classified": _counts(model["not_classified"]),
+        "drawn": None,
+    }
+    if not model["classes"]:
+        return parts
+    keys = ("recall", "precision", "f1", "set_coverage", "set_size", "set_withheld", "unusual")
+    return parts | {
+        "drawn": {
+            "confusion": source(_confusion(model), "png"),
+            "reliability": source(figures.reliability_figure({name: model["reliability"]})),
+        },
+        "classes": [
+            [one["class"], str(one["objects"]), str(one["classified"]), *(_number(one[key]) for key in keys)]
+            for one in model["classes"]
+        ],
+        "detections": [_group(one) for one in model["detections"]],
+        "brightness": [_group(one) for one in model["brightness"]],
+        "worst": [
+            [one["object_id"], one["label"], one["class"], *(
+                _number(one[key]) for key in ("probability_of_label", "confidence")
+            )]
+            for one in model["worst"]
+        ],
+        "pictures": _pictures(model, report, report.answers[name]),
+    }  # fmt: skip
+
+
+def _confusion(model: Mapping[str, Any]) -> Any:
+    counts_CC = np.array(model["confusion"]["counts"], dtype=np.float64)
+    shown = np.flatnonzero(counts_CC.sum(0) + counts_CC.sum(1))
+    counts_CC, classes = counts_CC[shown][:, shown], [model["confusion"]["classes"][index] for index in shown]
+    support_C = counts_CC.sum(1)
+    percent_CC = 100 * counts_CC / np.where(support_C > 0, support_C, np.nan)[:, None]
+    return figures.confusion_figure(percent_CC, classes, support_C.astype(int).tolist(), "percent of each true class")
+
+
+def _pictures(model: Mapping[str, Any], report: Report, answers: Answers) -> list[Markup]:
+    """Return the light curves of the worst objects, whose texts are escaped by the picture."""
+    row_of = {one.object_id: row for row, one in enumerate(report.objects)}
+    drawn = []
+    for one in model["worst"]:
+        if answers.results:  # stored results come without their light curves
+            picture = pictures.svg(answers.results[row_of[one["object_id"]]])
+            drawn.append(Markup(picture))  # the picture escapes its texts
+    return drawn
+
+
+def _group(one: Mapping[str, Any]) -> list[str]:
+    sets = (_number(one["set_coverage"]), _number(one["set_size"]))
+    return [one["group"], str(one["objects"]), *_scores(one), *sets]
+
+
+def _scores(values: Mapping[str, Any]) -> list[str]:
+    return [_number(values[name]) for name in SCORES]
+
+
+def _difference(one: Mapping[str, Any]) -> list[str]:
+    if not one["objects"]:
+        return ["0", *["–"] * len(COMPARED)]
+    parts = (one[name] for name in COMPARED)
+    return [str(one["objects"]), *(f"{v['difference']:+.3f} [{v['low']:+.3f}, {v['high']:+.3f}]" for v in parts)]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items())
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
