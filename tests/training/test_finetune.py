@@ -16,9 +16,9 @@ from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.training import finetune
 from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.data.labelled import LabelError, read_labelled
 from nightjar_alerts.training.finetuning import run
 from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT, REPORT
-from nightjar_alerts.training.finetuning.table import LabelError, read_labelled
 from nightjar_alerts.training.fit import tuning
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.heads import save_run

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import BANDS, Int64, RaggedBatch
+from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
 from nightjar_alerts.models.networks.network import INPUTS
+from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
 from nightjar_alerts.training.data.dataset import SPLITS, split_indices
 from nightjar_alerts.training.data.sample import Sample, join, sample_of

@@ -29,10 +29,10 @@ from nightjar_alerts.models.photometry import BANDS, FILTERS, BandMap
 from nightjar_alerts.training.data.augment import AugmentationConfig, DegradeConfig
 from nightjar_alerts.training.data.batches import draw_examples
 from nightjar_alerts.training.data.drawn import drawn_sample
+from nightjar_alerts.training.data.labelled import LabelError, LabelledCurves
 from nightjar_alerts.training.data.sample import Sample, sample_of
 from nightjar_alerts.training.data.survey_readers import BAND_SUBSTITUTES
 from nightjar_alerts.training.finetuning.backbone import Backbone
-from nightjar_alerts.training.finetuning.table import LabelError, LabelledCurves
 from nightjar_alerts.training.fit.class_map import logits_of_copies
 from nightjar_alerts.training.fit.heads import HeadInputs, embeddings_of, join_inputs, statistics_of
 from nightjar_alerts.training.fit.labelled import LabelledDraws

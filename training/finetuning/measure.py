@@ -24,11 +24,11 @@ import torch
 from nightjar_alerts.models.lightcurve import Bool, Int64
 from nightjar_alerts.models.taxonomy import MALLORN
 from nightjar_alerts.tables import TableOptions
+from nightjar_alerts.training.data.labelled import LabelledCurves, read_labelled
 from nightjar_alerts.training.finetuning.backbone import Backbone, find_backbone
 from nightjar_alerts.training.finetuning.draws import draw, observe, with_features
 from nightjar_alerts.training.finetuning.methods import FOLDS, TEST_FOLDS, Tuning, choose, fit_choice, split
 from nightjar_alerts.training.finetuning.opponent import opponent_features, opponent_predictions
-from nightjar_alerts.training.finetuning.table import LabelledCurves, read_labelled
 from nightjar_alerts.training.fit.labelled import LabelledDraws
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES, read_mallorn
 from nightjar_alerts.training.metrics import (

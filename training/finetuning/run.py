@@ -27,13 +27,13 @@ from nightjar_alerts.models.bundle import MANIFEST, Bundle, BundleError, load_bu
 from nightjar_alerts.models.common import markdown_table, write_atomic
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.tables import TableOptions
+from nightjar_alerts.training.data.labelled import read_labelled
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.finetuning import bundle as bundles
 from nightjar_alerts.training.finetuning.backbone import Backbone, find_backbone
 from nightjar_alerts.training.finetuning.draws import draw, observe, with_features
 from nightjar_alerts.training.finetuning.methods import FOLDS, TEST_FOLDS, Choice, Tuning, choose, split
 from nightjar_alerts.training.finetuning.opponent import opponent_features, opponent_predictions
-from nightjar_alerts.training.finetuning.table import read_labelled
 from nightjar_alerts.training.fit.train import describe_transfer
 from nightjar_alerts.training.metrics import (
     balanced_accuracy,

@@ -29,7 +29,7 @@ from nightjar_alerts.tables import TableError, TableOptions, read_table
 from nightjar_alerts.tables.columns import Lists, texts
 from nightjar_alerts.tables.files import open_source
 from nightjar_alerts.tables.vocabulary import RANKS, last_part, plain
-from nightjar_alerts.training.finetuning.table import MISSING, LabelError, find_label
+from nightjar_alerts.training.data.labelled import MISSING, LabelError, find_label
 from nightjar_alerts.training.importers.tables import LABELS
 from nightjar_alerts.training.metrics import balanced_accuracy, confusion, f1_per_class, macro_f1, reliability, scores
 

@@ -10,7 +10,7 @@ import pytest
 from nightjar_alerts import Classifier
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.training import __main__ as command
-from nightjar_alerts.training.finetuning.table import LabelError
+from nightjar_alerts.training.data.labelled import LabelError
 from nightjar_alerts.training.score.labelled import Report, evaluate_table
 from nightjar_alerts.training.score.labelled_page import page
 
