@@ -141,7 +141,9 @@ class _Points:
             note = f", {len(rows):,} of {len(curve):,} points"
         self.mjd, self.band, self.detected = curve.mjd[rows], curve.band[rows], curve.detected[rows]
         total, flux_err = curve.total_flux(), curve.flux_err[rows]
-        flux = (curve.flux if total is None else total)[rows]
+        flux = np.asarray(curve.flux if total is None else total, np.float64)[rows]
+        self.value: NDArray[Any]
+        self.error: NDArray[Any]
         self.is_magnitude = total is not None and bool((flux >= MAGNITUDE_SIGMA * flux_err).all())
         if total is not None:
             self.detected = flux >= DETECTION_SNR * flux_err

@@ -99,8 +99,8 @@ def _rule_of(column: str, evidence: Evidence, roles: Roles) -> Flag | None:
             for name, rule in rules.items():
                 if key == name or (name.endswith("*") and key.startswith(name[:-1])):
                     return rule or None
-    if (rule := _rule_of_name(column, evidence)) is not None:
-        return rule
+    if (named := _rule_of_name(column, evidence)) is not None:
+        return named
     if not _FLAGS.search(plain(column)):
         return None
     words = words_of(evidence, column)
