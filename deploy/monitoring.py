@@ -45,10 +45,12 @@ RULES: Final = DEPLOY / "prometheus" / "alerts.yml"
 PICTURES: Final = DEPLOY.parent / "docs" / "pictures"
 OCTETS: Final = "application/octet-stream"
 
-SECONDS: Final = {"m": 1, "h": 20, "d": 120}
+SECONDS: Final = {"m": 1.0, "h": 20.0, "d": 120.0}
 """Length of a minute, an hour and a day in a short run."""
+SCRAPES: Final = "500ms"
+"""Time between two scrapes, and between two evaluations of the rules."""
 WINDOW: Final = "10s"
-"""Grafana's ``$__rate_interval`` at one scrape per second."""
+"""Grafana's ``$__rate_interval``: twenty scrapes."""
 
 
 def scaled(expression: str, seconds: Mapping[str, float] = SECONDS) -> str:
@@ -60,17 +62,17 @@ def scaled(expression: str, seconds: Mapping[str, float] = SECONDS) -> str:
 
 
 def scaled_rules(seconds: Mapping[str, float] = SECONDS) -> dict[str, Any]:
-    """Return the alerting rules with scaled durations, evaluated every second."""
+    """Return the alerting rules with scaled durations, evaluated after every scrape."""
     rules: dict[str, Any] = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:
-        group["interval"] = "1s"
+        group["interval"] = SCRAPES
         for rule in group["rules"]:
             rule |= {key: scaled(rule[key], seconds) for key in ("expr", "for") if key in rule}
     return rules
 
 
 class Prometheus:
-    """A Prometheus server that scrapes processes on this machine every second.
+    """A Prometheus server that scrapes processes on this machine twice a second.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ class Prometheus:
     ) -> None:
         self.address = f"http://{HOST}:{free_port()}"
         config: dict[str, Any] = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), SCRAPES),
             "scrape_configs": [
                 {"job_name": job, "static_configs": [{"targets": [_target(process) for process in processes]}]}
                 for job, processes in jobs.items()

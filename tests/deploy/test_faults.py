@@ -51,11 +51,11 @@ pytestmark = [
 
 PATIENCE_SECONDS = 600.0
 SERVICE, RESTARTED, WORKER = "classifiers", "restarted-classifiers", "alert-classifiers"
-SECONDS = {"m": 1, "h": 10, "d": 90}
+SECONDS = {"m": 0.5, "h": 5.0, "d": 45.0}
 """An hour holds ten scrapes; a day is much longer than what it is compared with."""
-HISTORY_SECONDS = 60.0
+HISTORY_SECONDS = 30.0
 """What the rules compare the faults with: most of a day."""
-SLOWER = {"m": 20, "h": 20, "d": 120}
+SLOWER = {"m": 20.0, "h": 20.0, "d": 120.0}
 """Minutes of NightjarRestarting: four starts must fit into its window, however slow the machine is."""
 
 

@@ -11,7 +11,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from support.dashboard import queries
 
 PATIENCE_SECONDS = 900.0
-SECONDS = {"m": 1, "h": 10, "d": 20}
+SECONDS = {"m": 0.5, "h": 5.0, "d": 10.0}
 """A day is short, since one panel compares today with yesterday."""
 
 pytestmark = [
