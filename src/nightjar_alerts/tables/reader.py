@@ -480,9 +480,9 @@ class Table:
         """Return the field of the alert's own detection for each column of a history."""
         return {name: own for name in names if (own := _of_alert(name)) in self.header}
 
-    def stored(self, names: Sequence[str] = ()) -> list[str]:
+    def stored(self, names: Sequence[str] | None = None) -> list[str]:
         """Return the columns of the source that the named columns need, by default those of light curves."""
-        wanted = names or self._names()
+        wanted = self._names() if names is None else names
         read = dict.fromkeys([*wanted, *self._own(wanted).values()])
         return [name for name in read if name not in self._lists_of_one]
 

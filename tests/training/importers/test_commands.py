@@ -180,8 +180,8 @@ def test_panstarrs(tmp_path: Path, out: Path, capsys: Capture) -> None:
     report = stored["report"]
     assert report["dropped_objects"] == {"fewer than 4 points in i": 1}
     assert report["dropped_points"] == {
-        "error is not positive": 1,
         "flagged by the survey": 1,
+        "no brightness": 1,
         "quality is too low": 1,
     }
     data, _ = run(capsys, out, "panstarrs", table, "--min-per-band", "3", "--bad-flags", "0")
