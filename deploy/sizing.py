@@ -160,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--check" not in arguments:
         PAGE.write_text(text)
     elif PAGE.read_text() != text:
-        print("docs/sizing.md is stale: run python -m deploy.sizing", file=sys.stderr)  # noqa: T201
+        print("docs/sizing.md is stale: run python -m deploy.sizing", file=sys.stderr)  # noqa: T201  # the message of a command
         return 1
     return 0
 

@@ -37,7 +37,6 @@ from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service import SAMPLES
 from nightjar_alerts.service.http.edge.counts import RedisUnavailable
-from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.local import ServiceDied, running
 from nightjar_alerts.service.observe.tracing import TracingError
 from nightjar_alerts.service.process import VERSION
@@ -51,7 +50,6 @@ from nightjar_alerts.service.settings import (
 )
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.inspection import print_dead_letters
-from nightjar_alerts.service.stream.worker import work
 
 
 def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:
@@ -80,6 +78,8 @@ class Serve(Settings):
 
     def cli_cmd(self) -> None:
         """Run the command."""
+        from nightjar_alerts.service.http.server import serve
+
         sys.exit(serve(self))
 
 
@@ -128,6 +128,8 @@ class StreamWorker(StreamSettings):
 
     def cli_cmd(self) -> None:
         """Run the command."""
+        from nightjar_alerts.service.stream.worker import work
+
         sys.exit(work(self))
 
 
@@ -136,6 +138,8 @@ class Replay(StreamSettings):
 
     def cli_cmd(self) -> None:
         """Run the command."""
+        from nightjar_alerts.service.stream.worker import work
+
         sys.exit(work(self, replay=True))
 
 

@@ -220,7 +220,7 @@ def test_client_can_be_pickled_with_its_settings(edge: Live) -> None:
 
 def test_client_deadline_that_is_no_number_is_a_sentence(client: Client) -> None:
     with pytest.raises(TypeError, match="deadline must be a number of seconds, not '5'"):
-        client.classify(supernovae(1)[0], deadline="5")  # type: ignore[arg-type]
+        client.classify(supernovae(1)[0], deadline="5")  # type: ignore[arg-type]  # what is tested
 
 
 def failing(curves: list[Any]) -> Iterator[Any]:

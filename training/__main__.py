@@ -221,6 +221,8 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
         {
             "models": {name: model["scores"] for name, model in report.values["models"].items()},
             "differences": report.values["differences"],
+            "guesses": report.values["table"]["guesses"],
+            "left_out": report.values["table"]["left_out"],
             "report": str(written),
             "page": str(page),
         }

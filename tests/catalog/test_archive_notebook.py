@@ -28,6 +28,6 @@ def test_archive_notebook_plots_the_most_unusual_objects(tmp_path: Path, monkeyp
                 exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}:{cell['id']}", "exec"), names)
                 assert cell["outputs"] == [], "committed without outputs"
         assert len(pyplot.get_fignums()) == 4
-        assert len(names["results"]) == 3  # type: ignore[arg-type]
+        assert len(names["results"]) == 3  # type: ignore[arg-type]  # names of a notebook are objects
     finally:
         pyplot.close("all")

@@ -298,7 +298,7 @@ def test_catalog_full_disk_ends_the_run_and_keeps_what_is_finished(
     original = pq.ParquetWriter.write_table
     with monkeypatch.context() as patch:
         patch.setattr(pq.ParquetWriter, "write_table", write)
-        with pytest.raises(CatalogError, match=r"night-01.parquet.*No space left.*make room"):
+        with pytest.raises(CatalogError, match=r"night-01.parquet.*No space left.*free some space"):
             catalog(source)
     assert sorted(path.name for path in (tmp_path / "out").glob("*night-*")) == ["night-00.parquet"]
     assert catalog(source).earlier == 1

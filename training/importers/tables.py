@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from nightjar_alerts.tables import About, TableError, TableObject, TableOptions, read_table
+from nightjar_alerts.tables import About, Table, TableError, TableObject, TableOptions, read_table
 from nightjar_alerts.tables.columns import Lists, numbers, texts
 from nightjar_alerts.tables.files import TableSource, is_table, open_source
 from nightjar_alerts.tables.vocabulary import last_part, plain
@@ -38,6 +38,65 @@ def guess_label(header: Sequence[str]) -> str:
     """Return the column of labels by its name, empty if there is none."""
     found = [(LABELS.index(key), name) for name in header if (key := plain(last_part(name))) in LABELS]
     return min(found)[1] if found else ""
+
+
+MISSING: Final = frozenset(
+    {"", "nan", "none", "null", "na", "n/a", "-", "--", "?", "unknown", "unlabelled", "unlabeled"}
+)
+"""Texts that stand for no label."""
+SHOWN_VALUES: Final = 6
+MAX_CLASSES: Final = 100
+
+
+class LabelError(ValueError):
+    """The table has no labels that can be used."""
+
+
+def find_label(data: Any, table: Table, options: TableOptions) -> str:
+    """Return the one column whose name is that of labels. Raises LabelError with the candidates otherwise."""
+    used = {name for role, name in table.columns.items() if role != "label"}
+    known = [name for name in table.header if plain(last_part(name)) in LABELS and name not in used]
+    if len(known) == 1:
+        return known[0]
+    candidates = known or [name for name in table.header if name not in used]
+    listed = _listed(data, options, candidates, every=bool(known))
+    if known:
+        raise LabelError(f"{len(known)} columns may be the label; name one with --label: {listed}")
+    named = f"; it may be {listed}" if listed else ""
+    raise LabelError(f"{table.name} has no column with a usual name of labels; name one with --label{named}")
+
+
+def _listed(data: Any, options: TableOptions, names: Sequence[str], *, every: bool) -> str:
+    """Describe columns by some of their values; without ``every`` only those that repeat their values."""
+    batch = next(iter(open_source(data, options.format).batches(list(names))), {}) if names else {}
+    described = []
+    for name in names:
+        column = batch.get(name)
+        if column is None or isinstance(column, Lists):
+            continue
+        values, rows = list(dict.fromkeys(map(str, texts(column)))), len(column)
+        if not every and not 2 <= len(values) <= max(2, min(MAX_CLASSES, rows // 2)):
+            continue
+        more = ", ..." if len(values) > SHOWN_VALUES else ""
+        described.append(f"{name} ({', '.join(value[:30] for value in values[:SHOWN_VALUES])}{more})")
+    return "; ".join(described)
+
+
+def objects_with_several_labels(data: Any, table: Table, options: TableOptions, label: str) -> frozenset[str]:
+    """Return the objects whose rows have different labels."""
+    name = table.columns.get("object_id", "")
+    if not name:
+        return frozenset()
+    seen: dict[str, str] = {}
+    several = set()
+    for batch in open_source(data, options.format).batches([name, label]):
+        objects, labels = batch[name], batch[label]
+        if isinstance(objects, Lists) or isinstance(labels, Lists):
+            return frozenset()
+        for one, value in zip(map(str, texts(objects)), map(str, texts(labels)), strict=True):
+            if value and seen.setdefault(one, value) != value:
+                several.add(one)
+    return frozenset(several)
 
 
 def read_tables(

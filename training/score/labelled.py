@@ -25,12 +25,18 @@ from numpy.typing import NDArray
 
 from nightjar_alerts import Classifier, Result
 from nightjar_alerts.models.lightcurve import Int64, LightCurve, LightCurveError
-from nightjar_alerts.tables import TableError, TableOptions, read_table
+from nightjar_alerts.models.photometry import magnitude_of
+from nightjar_alerts.tables import TableOptions, read_table
 from nightjar_alerts.tables.columns import Lists, texts
 from nightjar_alerts.tables.files import open_source
 from nightjar_alerts.tables.vocabulary import RANKS, last_part, plain
-from nightjar_alerts.training.data.labelled import MISSING, LabelError, find_label
-from nightjar_alerts.training.importers.tables import LABELS
+from nightjar_alerts.training.importers.tables import (
+    LABELS,
+    MISSING,
+    LabelError,
+    find_label,
+    objects_with_several_labels,
+)
 from nightjar_alerts.training.metrics import balanced_accuracy, confusion, f1_per_class, macro_f1, reliability, scores
 
 RESULTS: Final = (".jsonl", ".jsonl.gz", ".ndjson")
@@ -43,8 +49,8 @@ BINS: Final = 10
 DRAWS: Final = 1_000
 WORST: Final = 12
 INTERVAL: Final = (2.5, 97.5)
-ZERO_POINT_NJY: Final = 31.4
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+SEVERAL: Final = "\0"
 COMPARED: Final = ("macro_f1", "balanced_accuracy", "accuracy", "log_loss")
 
 
@@ -66,6 +72,8 @@ class Answers:
     label_N : class of each object, -1 for a label that the model does not have.
     fields : result of each object as in the service's JSON; empty without a result.
     results : the results with their light curves; none if they were stored.
+    repeated, unlabelled : number of stored results that a later one of the object replaces, and of objects with a
+        stored result but no label.
     """
 
     name: str
@@ -73,6 +81,8 @@ class Answers:
     label_N: Int64
     fields: Sequence[Mapping[str, Any]]
     results: Sequence[Result] = ()
+    repeated: int = 0
+    unlabelled: int = 0
 
     @property
     def classified_N(self) -> NDArray[np.bool_]:
@@ -89,12 +99,16 @@ class Answers:
         ).reshape(len(rows), len(self.classes))
 
 
-def read_labels(
-    data: Any, label: str = "", options: TableOptions | None = None
-) -> tuple[list[Labelled], dict[str, int]]:
-    """Return the labelled objects of a table, and the number of others by reason.
+class LabelledTable(NamedTuple):
+    """Labelled objects of a table, the number of others by reason, and what was guessed about its columns."""
 
-    A table without light curves needs a column of object ids.
+    objects: list[Labelled]
+    left_out: dict[str, int]
+    guesses: list[str]
+
+
+def read_labels(data: Any, label: str = "", options: TableOptions | None = None) -> LabelledTable:
+    """Return the labelled objects of a table of light curves.
 
     Raises
     ------
@@ -103,44 +117,63 @@ def read_labels(
     TableError
         If the table cannot be read.
     """
-    options = options or TableOptions()
-    try:
-        table = read_table(data, options)
-    except TableError as error:
-        found = _labels_alone(data, label, options)
-        if found is None:
-            raise
-        return found, ({} if found else {str(error): 1})
-    label = label or options.columns.get("label", "") or find_label(data, table, options)
+    options, guesses = options or TableOptions(), list[str]()
+    table = read_table(data, options)
+    if not (label := label or options.columns.get("label", "")):
+        label = find_label(data, table, options)
+        guesses.append(f"the label is column {label!r} (--label {label})")
     table = read_table(data, replace(options, columns={**options.columns, "label": label}))
+    several = objects_with_several_labels(data, table, options, label)
     objects, left_out = [], Counter[str]()
     for item in table:
-        if item.label.strip().lower() in MISSING:
+        if item.object_id in several:
+            left_out["with several labels"] += 1
+        elif item.label.strip().lower() in MISSING:
             left_out["without a label"] += 1
-            continue
-        try:
-            objects.append(Labelled(item.object_id, item.label.strip(), item.light_curve()))
-        except LightCurveError:
-            left_out["without a usable point"] += 1
-    return objects, dict(left_out.most_common())
+        else:
+            try:
+                objects.append(Labelled(item.object_id, item.label.strip(), item.light_curve()))
+            except LightCurveError:
+                left_out["without a usable point"] += 1
+    return LabelledTable(objects, dict(left_out.most_common()), [*map(str, table.guesses), *guesses])
 
 
-def _labels_alone(data: Any, label: str, options: TableOptions) -> list[Labelled] | None:
-    """Return the labels of a table that has no light curves; None if it has no such columns."""
+def read_labels_alone(data: Any, label: str = "", options: TableOptions | None = None) -> LabelledTable:
+    """Return the labels of a table with a column of object ids, whether it has light curves or not.
+
+    Raises
+    ------
+    LabelError
+        If there is no column of object ids, or no or more than one column of labels.
+    TableError
+        If the table cannot be read.
+    """
+    options = options or TableOptions()
     source = open_source(data, options.format)
     header = list(source.header)
     name = options.columns.get("object_id", "") or _best(header, RANKS["object_id"])
     labels = [label] if label else [one for one in header if one != name and plain(last_part(one)) in LABELS]
-    if not name or len(labels) != 1 or labels[0] not in header or name not in header:
-        return None
-    found = []
+    if name not in header or len(labels) != 1 or labels[0] not in header:
+        raise LabelError(f"{source.name} needs a column of object ids and one of labels (--label); it has {header}")
+    label_of, left_out = dict[str, str](), Counter[str]()
     for batch in source.batches([name, labels[0]]):
         ids, values = batch[name], batch[labels[0]]
         if isinstance(ids, Lists) or isinstance(values, Lists):
-            return None
-        pairs = zip(map(str, texts(ids)), map(str, texts(values)), strict=True)
-        found += [Labelled(one, value.strip(), None) for one, value in pairs if value.strip().lower() not in MISSING]
-    return found
+            raise LabelError(f"{source.name}: the columns {name!r} and {labels[0]!r} must not hold lists")
+        for one, value in zip(map(str, texts(ids)), map(str, texts(values)), strict=True):
+            known = label_of.setdefault(one, value.strip())
+            if known != value.strip():
+                label_of[one] = SEVERAL
+    objects = []
+    for one, value in label_of.items():
+        if value == SEVERAL:
+            left_out["with several labels"] += 1
+        elif value.lower() in MISSING:
+            left_out["without a label"] += 1
+        else:
+            objects.append(Labelled(one, value, None))
+    guesses = [f"the object is column {name!r}"] + [f"the label is column {one!r} (--label {one})" for one in labels]
+    return LabelledTable(objects, dict(left_out.most_common()), guesses)
 
 
 def _best(header: Sequence[str], ranks: Mapping[str, int]) -> str:
@@ -159,16 +192,12 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
     Raises
     ------
     LabelError
-        If no label is a class of the model, or the table has no light curves and ``model`` is a bundle.
+        If no label is a class of the model, or a file of results has another form.
     """
-    results: list[Result] = []
+    results, repeated, unlabelled = list[Result](), 0, 0
     if model.endswith(RESULTS):
-        name, classes, fields = _stored(Path(model), objects)
+        name, classes, fields, repeated, unlabelled = _stored(Path(model), objects)
     else:
-        if any(one.light_curve is None for one in objects):
-            raise LabelError(
-                f"the table has labels but no light curves for {model}; give a file of its results (.jsonl)"
-            )
         with Classifier(model) as classifier:
             results, classes = list(classifier.stream(one.light_curve for one in objects)), classifier.classes
         name = f"{results[0].model.name} {results[0].model.version}"
@@ -183,7 +212,7 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
             f"no label is a class of {name}: the labels are {found}; the classes are {', '.join(classes)}. Name the "
             "class of a label with --classes LABEL=CLASS"
         )
-    return Answers(name, classes, label_N, fields, results)
+    return Answers(name, classes, label_N, fields, results, repeated, unlabelled)
 
 
 def _class_of(label: str, number: Mapping[str, int]) -> int:
@@ -191,19 +220,23 @@ def _class_of(label: str, number: Mapping[str, int]) -> int:
     return number.get(key, number.get(key.removeprefix("sn"), -1))
 
 
-def _stored(path: Path, objects: Sequence[Labelled]) -> tuple[str, tuple[str, ...], list[Mapping[str, Any]]]:
+def _stored(path: Path, objects: Sequence[Labelled]) -> tuple[str, tuple[str, ...], list[Mapping[str, Any]], int, int]:
     """Read stored results; the last result of an object counts."""
+    count = 0
     found, model, classes = dict[str, Mapping[str, Any]](), "", dict[str, None]()
     for number, record in enumerate(_records(path), start=1):
         if not isinstance(record, dict) or "status" not in record:
             raise LabelError(f"{path}: line {number} is not a result; results are JSON Lines of `nightjar classify -o`")
         found[str(record.get("object_id", ""))] = record
+        count += 1
         classes |= dict.fromkeys(record.get("probabilities") or {})
         named = record.get("model") or {}
         model = model or " ".join(str(named[key]) for key in ("name", "version") if key in named)
     if not classes:
         raise LabelError(f"{path} has no classified result")
-    return model or path.name, tuple(classes), [found.get(one.object_id, {}) for one in objects]
+    unlabelled = len(found.keys() - {one.object_id for one in objects})
+    fields = [found.get(one.object_id, {}) for one in objects]
+    return model or path.name, tuple(classes), fields, count - len(found), unlabelled
 
 
 def _records(path: Path) -> Iterator[Any]:
@@ -253,18 +286,21 @@ def evaluate_table(
     LabelError, TableError
         As :func:`read_labels` and :func:`answers_of`.
     """
-    objects, left_out = read_labels(data, label, options)
+    read = read_labels_alone if all(model.endswith(RESULTS) for model in models) else read_labels
+    objects, left_out, guesses = read(data, label, options)
     if not objects:
-        raise LabelError(f"the table has no labelled object: {left_out or 'it is empty'}")
+        listed = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        raise LabelError(f"the table has no labelled object: {listed or 'it is empty'}")
     answers = [answers_of(model, objects, classes_of) for model in models]
     names = _unique([one.name for one in answers])
     first = answers[0]
     return Report(
         {
             "table": {
-                "name": str(getattr(data, "name", data) if isinstance(data, Path) else "table"),
+                "name": data.name if isinstance(data, Path) else "table",
                 "objects": len(objects),
                 "left_out": left_out,
+                "guesses": guesses,
             },
             "models": {name: _measure(one, objects) for name, one in zip(names, answers, strict=True)},
             "differences": {
@@ -291,18 +327,25 @@ def _measure(answers: Answers, objects: Sequence[Labelled]) -> dict[str, Any]:
     p_NC, label_N = answers.probabilities(rows), answers.label_N[rows]
     counts_CC = confusion(label_N, p_NC.argmax(1), len(answers.classes)) if len(rows) else np.zeros((0, 0), np.int64)
     unknown = Counter(one.label for one, label in zip(objects, answers.label_N, strict=True) if label < 0)
-    return {
+    curves = [curve for row in rows.tolist() if (curve := objects[row].light_curve) is not None]
+    measured: dict[str, Any] = {
         "objects": int((answers.label_N >= 0).sum()),
         "labels_without_a_class": dict(unknown.most_common()),
         "not_classified": _reasons(answers),
+        "replaced_results": answers.repeated,
+        "results_without_a_label": answers.unlabelled,
         "scores": {"classified": len(rows), **_finite(scores(p_NC, label_N))},
         "classes": _classes(answers, rows, p_NC, label_N, counts_CC) if len(rows) else [],
         "confusion": {"classes": list(answers.classes), "counts": counts_CC.tolist()},
         "reliability": [_numbers(row) for row in reliability(p_NC, label_N, BINS)] if len(rows) else [],
-        "detections": _by_detections(answers, objects, rows, p_NC, label_N),
-        "brightness": _by_brightness(answers, objects, rows, p_NC, label_N),
+        "detections": [],
+        "brightness": [],
         "worst": _worst(answers, objects, rows, p_NC, label_N),
     }
+    if curves:  # stored results may come without them
+        for key, (group_N, names) in (("detections", _detections(curves)), ("brightness", _brightness(curves))):
+            measured[key] = _groups(answers, rows, p_NC, label_N, group_N, names)
+    return measured
 
 
 def _reasons(answers: Answers) -> dict[str, int]:
@@ -356,38 +399,28 @@ def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_] | None) -> float | 
     return float(part.sum() / number) if number else None
 
 
-def _by_detections(
-    answers: Answers, objects: Sequence[Labelled], rows: Int64, p_NC: NDArray[np.float64], label_N: Int64
-) -> list[dict[str, Any]]:
-    curves = [objects[row].light_curve for row in rows]
-    if any(curve is None for curve in curves) or not curves:
-        return []
-    count_N = np.array([int(curve.detected.sum()) for curve in curves if curve is not None])
-    edges = (0, *DETECTIONS)
+def _detections(curves: Sequence[LightCurve]) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the group of each light curve by its number of detections, and the names of the groups."""
+    count_N = np.array([int(curve.detected.sum()) for curve in curves])
     spans = [f"{low}" if low + 1 == high else f"{low} to {high - 1}" for low, high in pairwise(DETECTIONS)]
-    names = ["0", *spans, f"{DETECTIONS[-1]} or more"]
-    return _groups(answers, rows, p_NC, label_N, np.searchsorted(edges, count_N, side="right") - 1, names)
+    return np.searchsorted(DETECTIONS, count_N, side="right"), ["0", *spans, f"{DETECTIONS[-1]} or more"]
 
 
-def _by_brightness(
-    answers: Answers, objects: Sequence[Labelled], rows: Int64, p_NC: NDArray[np.float64], label_N: Int64
-) -> list[dict[str, Any]]:
-    curves = [objects[row].light_curve for row in rows]
-    if any(curve is None for curve in curves) or not curves:
-        return []
-    peak_N = np.array([_peak(curve) for curve in curves if curve is not None])
-    names = [f"brighter than {MAGNITUDES[0]:g}"]
-    names += [f"{low:g} to {high:g}" for low, high in pairwise(MAGNITUDES)]
-    names += [f"fainter than {MAGNITUDES[-1]:g}", "no positive flux"]
-    group_N = np.where(np.isfinite(peak_N), np.searchsorted(MAGNITUDES, peak_N, side="right"), len(MAGNITUDES) + 1)
-    return _groups(answers, rows, p_NC, label_N, group_N, names)
+def _brightness(curves: Sequence[LightCurve]) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the group of each light curve by its brightest point, and the names of the groups."""
+    peak_N = np.array([_peak(curve) for curve in curves])
+    spans = [f"{low:g} to {high:g}" for low, high in pairwise(MAGNITUDES)]
+    names = [f"brighter than {MAGNITUDES[0]:g}", *spans, f"fainter than {MAGNITUDES[-1]:g}", "no positive flux"]
+    group_N = np.where(np.isfinite(peak_N), np.searchsorted(MAGNITUDES, peak_N, side="right"), len(names) - 1)
+    return group_N, names
 
 
 def _peak(curve: LightCurve) -> float:
-    """Return the magnitude of the brightest detection, or of the brightest point without a detection."""
-    flux = curve.flux[curve.detected] if curve.detected.any() else curve.flux
-    largest = float(np.max(flux, initial=0.0))
-    return ZERO_POINT_NJY - 2.5 * float(np.log10(largest)) if largest > 0 else float("nan")
+    """Return the AB magnitude of the brightest detection, or point without one; of total flux where it is known."""
+    total = curve.total_flux()
+    flux = curve.flux if total is None else total
+    largest = float(np.max(flux[curve.detected] if curve.detected.any() else flux, initial=0.0))
+    return float(magnitude_of(largest)) if largest > 0 else float("nan")
 
 
 def _groups(

@@ -42,6 +42,7 @@ def _model(name: str, model: Mapping[str, Any], report: Report) -> dict[str, Any
         "name": name,
         "unknown": _counts(model["labels_without_a_class"]),
         "not_classified": _counts(model["not_classified"]),
+        "stored": _stored(model),
         "drawn": None,
     }
     if not model["classes"]:
@@ -66,6 +67,14 @@ def _model(name: str, model: Mapping[str, Any], report: Report) -> dict[str, Any
         ],
         "pictures": _pictures(model, report, report.answers[name]),
     }  # fmt: skip
+
+
+def _stored(model: Mapping[str, Any]) -> str:
+    """Return a sentence on stored results that are not used, empty without one."""
+    replaced, unlabelled = model["replaced_results"], model["results_without_a_label"]
+    if not replaced and not unlabelled:
+        return ""
+    return f"Not used: {replaced} earlier results of an object, and {unlabelled} objects without a label."
 
 
 def _confusion(model: Mapping[str, Any]) -> Any:

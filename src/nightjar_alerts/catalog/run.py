@@ -406,7 +406,9 @@ class _Run:
             written = result()
         except PartitionError as error:
             if _is_full(error):
-                raise CatalogError(f"{error}. What is finished stays: make room, and run the same command") from error
+                raise CatalogError(
+                    f"{error}. Finished partitions are kept; free some space and run the same command again"
+                ) from error
             self._summary.failed.append(str(error))
             return
         self._summary.add(written)

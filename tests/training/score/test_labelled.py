@@ -9,8 +9,9 @@ import pytest
 
 from nightjar_alerts import Classifier
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.tables import TableError
 from nightjar_alerts.training import __main__ as command
-from nightjar_alerts.training.data.labelled import LabelError
+from nightjar_alerts.training.importers.tables import LabelError
 from nightjar_alerts.training.score.labelled import Report, evaluate_table
 from nightjar_alerts.training.score.labelled_page import page
 
@@ -43,7 +44,8 @@ def report(table: Path) -> Report:
 def test_evaluate_counts_every_object(report: Report) -> None:
     values = report.values
     first = next(iter(values["models"].values()))
-    assert values["table"] == {"name": "mine.csv", "objects": 16, "left_out": {"without a label": PER_LABEL}}
+    assert (values["table"]["objects"], values["table"]["left_out"]) == (16, {"without a label": PER_LABEL})
+    assert "the label is column 'type' (--label type)" in values["table"]["guesses"]
     assert first["labels_without_a_class"] == {"type of nobody": PER_LABEL}
     assert first["objects"] == 12 == first["scores"]["classified"] + sum(first["not_classified"].values())
     assert sum(group["objects"] for group in first["detections"]) == first["scores"]["classified"]
@@ -107,8 +109,19 @@ def test_command_names_what_is_wrong(table: Path, arguments: list[str], message:
 
 def test_evaluate_of_labels_alone_needs_stored_results(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("object_id,type\na,SN Ia\nb,SN II\n")
-    with pytest.raises(LabelError, match="no light curves"):
+    with pytest.raises(TableError, match="time"):
         evaluate_table([BUNDLE], tmp_path / "labels.csv")
+
+
+def test_evaluate_counts_stored_results_that_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("object_id,type\na,Ia\nb,II\nb,Ia\nc,\n")
+    result = {"status": "classified", "object_id": "a", "probabilities": {"Ia": 0.9, "II": 0.1}}
+    lines = [result, result, result | {"object_id": "z"}]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    values = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values
+    (model,) = values["models"].values()
+    assert values["table"]["left_out"] == {"with several labels": 1, "without a label": 1}
+    assert (model["replaced_results"], model["results_without_a_label"]) == (1, 1)
 
 
 def test_evaluate_of_a_damaged_results_file_names_the_line(tmp_path: Path, table: Path) -> None:
