@@ -45,7 +45,6 @@ DETECTIONS: Final = (1, 2, 3, 5, 10, 20, 50)
 """Smallest numbers of detections of the groups."""
 MAGNITUDES: Final = (16.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0)
 """Borders of the groups of brightness: AB magnitude of the brightest detection."""
-BINS: Final = 10
 DRAWS: Final = 1_000
 WORST: Final = 12
 INTERVAL: Final = (2.5, 97.5)
@@ -337,7 +336,7 @@ def _measure(answers: Answers, objects: Sequence[Labelled]) -> dict[str, Any]:
         "scores": {"classified": len(rows), **_finite(scores(p_NC, label_N))},
         "classes": _classes(answers, rows, p_NC, label_N, counts_CC) if len(rows) else [],
         "confusion": {"classes": list(answers.classes), "counts": counts_CC.tolist()},
-        "reliability": [_numbers(row) for row in reliability(p_NC, label_N, BINS)] if len(rows) else [],
+        "reliability": [_numbers(row) for row in reliability(p_NC, label_N)] if len(rows) else [],
         "detections": [],
         "brightness": [],
         "worst": _worst(answers, objects, rows, p_NC, label_N),
