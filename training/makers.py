@@ -203,7 +203,7 @@ def _ztf_types(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.data.surveys import load_surveys
     from nightjar_alerts.training.fit.train import with_classes
     from nightjar_alerts.training.recipes.astro_moe import ztf_types
-    from nightjar_alerts.training.score.survey_scores import rounded
+    from nightjar_alerts.training.score.report import rounded
     from nightjar_alerts.training.ztf_types import NUMBER, draw_ztf_types, folds, prepare
 
     sample, recipe = load_surveys(options.data, options.cache), with_classes(ztf_types(), len(NUMBER))

@@ -12,8 +12,9 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.tables import TableError
 from nightjar_alerts.training import __main__ as command
 from nightjar_alerts.training.importers.tables import LabelError
-from nightjar_alerts.training.score.labelled import Report, evaluate_table
-from nightjar_alerts.training.score.labelled_page import page
+from nightjar_alerts.training.score.labelled import evaluate_table
+from nightjar_alerts.training.score.report import Report
+from nightjar_alerts.training.score.report_page import page
 
 BUNDLE = str(DEFAULT_BUNDLE)
 LABELS = ("SN Ia", "SN II", "AGN", "type of nobody", "")
