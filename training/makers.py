@@ -202,9 +202,10 @@ def _add_ztf_types(tools: Commands) -> None:
 def _ztf_types(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.data.surveys import load_surveys
     from nightjar_alerts.training.fit.train import with_classes
+    from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, prepare
     from nightjar_alerts.training.recipes.astro_moe import ztf_types
     from nightjar_alerts.training.score.report import rounded
-    from nightjar_alerts.training.ztf_types import NUMBER, draw_ztf_types, folds, prepare
+    from nightjar_alerts.training.score.ztf_types import folds
 
     sample, recipe = load_surveys(options.data, options.cache), with_classes(ztf_types(), len(NUMBER))
     drawn = draw_ztf_types(sample, options.run, recipe, seed=options.seed)
