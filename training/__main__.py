@@ -35,9 +35,9 @@ from pydantic import ValidationError
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
-    PRETRAINED,
     Commands,
     add_command,
+    add_pretrained,
     add_recipe,
     at_least,
     chosen_recipe,
@@ -84,14 +84,10 @@ def _simulate(options: argparse.Namespace) -> None:
 def add_fit(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "fit", _fit, "train a recipe; run the same command again to resume")
-    add_recipe(parser)
+    add_recipe(parser, "seed", "steps", "threads", "device")
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of light curves, or JSON of a mixture")
     parser.add_argument("--out", type=Path, help="run folder; default: runs/<recipe>-<seed>")
-    parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
-    parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
-    parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's, or torch's choice")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
-    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
+    add_pretrained(parser)
     parser.add_argument("--max-minutes", type=float, help="save a checkpoint and stop after this time")
 
 
