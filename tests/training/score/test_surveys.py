@@ -11,6 +11,7 @@ from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample, collect
 from nightjar_alerts.training.score.report import ServedPredictions, rounded
+from nightjar_alerts.training.score.report_page import page
 from nightjar_alerts.training.score.survey_rows import ROWS
 from nightjar_alerts.training.score.survey_scores import (
     BROAD,
@@ -22,7 +23,14 @@ from nightjar_alerts.training.score.survey_scores import (
     summary,
     to_broad,
 )
-from nightjar_alerts.training.score.surveys import evaluate_on_surveys, measure, measure_bundle, scored_part, spread
+from nightjar_alerts.training.score.surveys import (
+    evaluate_on_surveys,
+    measure,
+    measure_bundle,
+    report_on_surveys,
+    scored_part,
+    spread,
+)
 from support.surveys import bump, pulsator
 
 pytestmark = pytest.mark.slow
@@ -157,6 +165,16 @@ def test_measure_all_adds_columns_of_earlier_reports(tmp_path: Path) -> None:
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
     assert all(0 <= scores["coverage"] <= 1 <= scores["size"] for scores in under.values())
+
+
+def test_report_on_surveys_has_the_scores_of_the_table() -> None:
+    sky = small_sky()
+    served = report_on_surveys([DEFAULT_BUNDLE], sky)
+    (model,) = served.values["models"].values()
+    rows = measure_bundle(DEFAULT_BUNDLE, sky)["detections"]
+    right = sum(row["objects"] * row["top_1"] for row in rows if row["objects"])
+    assert model["scores"]["accuracy"] == pytest.approx(right / model["scores"]["classified"])
+    assert "real surveys, test part" in page(served)
 
 
 def test_scored_part_valid_excludes_evaluation_labels() -> None:
