@@ -35,9 +35,9 @@ from pydantic import ValidationError
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
-    PRETRAINED,
     Commands,
     add_command,
+    add_pretrained,
     add_recipe,
     at_least,
     chosen_recipe,
@@ -84,14 +84,10 @@ def _simulate(options: argparse.Namespace) -> None:
 def add_fit(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "fit", _fit, "train a recipe; run the same command again to resume")
-    add_recipe(parser)
+    add_recipe(parser, "seed", "steps", "threads", "device")
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of light curves, or JSON of a mixture")
     parser.add_argument("--out", type=Path, help="run folder; default: runs/<recipe>-<seed>")
-    parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
-    parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
-    parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's, or torch's choice")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
-    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
+    add_pretrained(parser)
     parser.add_argument("--max-minutes", type=float, help="save a checkpoint and stop after this time")
 
 
@@ -136,8 +132,8 @@ def add_evaluate(commands: Commands) -> None:
     parser.add_argument(
         "--split", choices=("train", "validation", "test"), default="test", help="part of the objects to score"
     )
-    simulated = parser.add_argument_group("on simulated objects")
     parser.add_argument("--html", type=Path, help="HTML page to write; on a table: the name of the report with .html")
+    simulated = parser.add_argument_group("on simulated objects")
     simulated.add_argument(
         "--baseline", type=Path, action="append", default=[], help="report of `makers baseline` to add; repeatable"
     )
@@ -204,7 +200,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _evaluate_on_table(options: argparse.Namespace) -> None:
     """Score bundles and stored results on a labelled table; write page and JSON, and print the scores."""
     from nightjar_alerts.training.score.labelled import evaluate_table
-    from nightjar_alerts.training.score.labelled_page import write_page
+    from nightjar_alerts.training.score.report_page import write_page
 
     if len(options.models) < 2:
         raise ValueError("name a bundle and a table of labelled objects, or a data file with --data")
@@ -233,8 +229,11 @@ def _evaluate_on_surveys(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.data.reobserve.views import views_of
     from nightjar_alerts.training.data.sample import read_sample
     from nightjar_alerts.training.data.surveys import load_surveys
-    from nightjar_alerts.training.score.surveys import evaluate_on_surveys
+    from nightjar_alerts.training.score.report_page import write_page
+    from nightjar_alerts.training.score.surveys import evaluate_on_surveys, report_on_surveys
 
+    if options.html is not None and not options.models:
+        raise ValueError("--html is the page of bundles: name one")
     if options.split == "train":
         raise ValueError("--split train has the objects that models were trained on; choose validation or test")
     part: Literal["valid", "test"] = "valid" if options.split == "validation" else "test"
@@ -255,6 +254,8 @@ def _evaluate_on_surveys(options: argparse.Namespace) -> None:
         part=part,
     )
     write_json(options.report, report, indent=None)
+    if options.html is not None:
+        write_page(options.html, report_on_surveys(options.models, sample, part))
 
 
 def add_export(commands: Commands) -> None:
@@ -317,7 +318,7 @@ def add_adapt(commands: Commands) -> None:
 def _adapt(options: argparse.Namespace) -> None:
     """Adapt the bundle, write it and print the scores before and after."""
     from nightjar_alerts.training.export.adapt import adapt
-    from nightjar_alerts.training.score.survey_scores import rounded
+    from nightjar_alerts.training.score.report import rounded
 
     adapted = adapt(
         options.bundle,

@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from nightjar_alerts.training.options import (
-    PRETRAINED,
     Commands,
     add_command,
+    add_pretrained,
     add_recipe,
     at_least,
     chosen_recipe,
@@ -202,9 +202,10 @@ def _add_ztf_types(tools: Commands) -> None:
 def _ztf_types(options: argparse.Namespace) -> None:
     from nightjar_alerts.training.data.surveys import load_surveys
     from nightjar_alerts.training.fit.train import with_classes
+    from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, prepare
     from nightjar_alerts.training.recipes.astro_moe import ztf_types
-    from nightjar_alerts.training.score.survey_scores import rounded
-    from nightjar_alerts.training.ztf_types import NUMBER, draw_ztf_types, folds, prepare
+    from nightjar_alerts.training.score.report import rounded
+    from nightjar_alerts.training.score.ztf_types import folds
 
     sample, recipe = load_surveys(options.data, options.cache), with_classes(ztf_types(), len(NUMBER))
     drawn = draw_ztf_types(sample, options.run, recipe, seed=options.seed)
@@ -304,14 +305,12 @@ def _add_crossvalidate(tools: Commands) -> None:
     parser = add_command(
         tools, "crossvalidate", _crossvalidate, "train a recipe, and trees, on every fold of a real data set; resumable"
     )
-    add_recipe(parser)
+    add_recipe(parser, "seed", "steps")
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of `import`")
     parser.add_argument("--report", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--runs", type=Path, help="folder for the runs; default: runs/<recipe>-folds")
     parser.add_argument("--folds", type=at_least(2), default=5, help="number of folds of the objects")
-    parser.add_argument("--seed", type=at_least(0), help="seed of weights, sampling and views; default: the recipe's")
-    parser.add_argument("--steps", type=at_least(1), help="number of steps; default: the recipe's")
-    parser.add_argument("--pretrained", metavar="WEIGHTS", help=PRETRAINED)
+    add_pretrained(parser)
     parser.add_argument("--no-network", action="store_true", help="train the trees only, no network")
     parser.add_argument("--no-trees", action="store_true", help="train the network only, no trees")
     parser.add_argument(
@@ -343,11 +342,9 @@ def _add_throughput(tools: Commands) -> None:
     parser = add_command(
         tools, "throughput", _throughput, "measure training throughput in light curves per second, packed and padded"
     )
-    add_recipe(parser)
+    add_recipe(parser, "threads", "device")
     parser.add_argument("--data", type=Path, required=True, help="Parquet file of `simulate`")
     parser.add_argument("--rounds", type=at_least(1), default=3, help="number of pairs of timings")
-    parser.add_argument("--threads", type=at_least(1), help="torch threads; default: the recipe's")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="device to train on; default: the recipe's")
 
 
 def _throughput(options: argparse.Namespace) -> None:

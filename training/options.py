@@ -3,9 +3,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from nightjar_alerts.training.fit.train import Pretrained
@@ -45,8 +45,17 @@ def share(text: str) -> float:
     return value
 
 
-def add_recipe(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """Add the recipe and the option that changes its fields."""
+RECIPE_OPTIONS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "seed": ("seed", {"type": at_least(0), "help": "seed of weights, sampling and views; default: the recipe's"}),
+    "steps": ("schedule.steps", {"type": at_least(1), "help": "number of steps; default: the recipe's"}),
+    "threads": ("threads", {"type": at_least(1), "help": "torch threads; default: the recipe's, or torch's choice"}),
+    "device": ("device", {"choices": ("cpu", "cuda"), "help": "device to train on; default: the recipe's"}),
+}
+"""Options for single fields of a recipe: the field, and the arguments of `argparse`."""
+
+
+def add_recipe(parser: argparse.ArgumentParser, *fields: str, optional: bool = False) -> None:
+    """Add the recipe, the option that changes any of its fields, and some of `RECIPE_OPTIONS`."""
     text = "name of a recipe or TOML file; " + ("default: list the names" if optional else "see `describe`")
     parser.add_argument("recipe", nargs="?" if optional else None, help=text)
     parser.add_argument(
@@ -56,6 +65,8 @@ def add_recipe(parser: argparse.ArgumentParser, *, optional: bool = False) -> No
         metavar="FIELD=VALUE",
         help="change of a field of the recipe, such as optimizer.lr=3e-4; repeatable",
     )
+    for name in fields:
+        parser.add_argument(f"--{name}", **RECIPE_OPTIONS[name][1])
 
 
 def named_recipe(name: str, settings: Sequence[str] = ()) -> "Recipe":
@@ -67,17 +78,19 @@ def named_recipe(name: str, settings: Sequence[str] = ()) -> "Recipe":
 
 def chosen_recipe(options: argparse.Namespace) -> "Recipe":
     """Return the recipe of :func:`add_recipe` with the changes of ``--set`` and of the options for single fields."""
-    fields = {"seed": "seed", "steps": "schedule.steps", "threads": "threads", "device": "device"}
-    given = {field: getattr(options, name, None) for name, field in fields.items()}
+    given = {field: getattr(options, name, None) for name, (field, _) in RECIPE_OPTIONS.items()}
     settings = [f"{field}={value}" for field, value in given.items() if value is not None]
     return named_recipe(options.recipe, [*options.set, *settings])
 
 
-PRETRAINED = "initial weights: a run folder, a bundle's folder or the name of a shipped bundle; default: random ones"
+def add_pretrained(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the initial weights."""
+    text = "initial weights: a run folder, a bundle's folder or the name of a shipped bundle; default: random ones"
+    parser.add_argument("--pretrained", metavar="WEIGHTS", help=text)
 
 
 def chosen_weights(options: argparse.Namespace) -> "Pretrained | None":
-    """Return the weights that ``--pretrained`` names."""
+    """Return the weights of :func:`add_pretrained`."""
     from nightjar_alerts.training.export.weights import initial_weights
 
     return None if options.pretrained is None else initial_weights(options.pretrained)

@@ -68,6 +68,7 @@ from nightjar_alerts.training.fit.heads import (
 )
 from nightjar_alerts.training.fit.train import train
 from nightjar_alerts.training.fit.trees.forest import fit_bundled_trees, fit_forest, read_forest
+from nightjar_alerts.training.fit.ztf_types import NUMBER, draw_ztf_types, prepare
 from nightjar_alerts.training.recipes.astro_moe import debug, surveys_bands, with_network, ztf_types
 from nightjar_alerts.training.recipes.catalogue import debug_romae
 from nightjar_alerts.training.recipes.schema import Recipe
@@ -78,8 +79,8 @@ from nightjar_alerts.training.score.folds import crossvalidate
 from nightjar_alerts.training.score.incomplete import measure_incomplete, pattern_score
 from nightjar_alerts.training.score.page import page
 from nightjar_alerts.training.score.surveys import evaluate_on_surveys
+from nightjar_alerts.training.score.ztf_types import folds
 from nightjar_alerts.training.simulate.generate import simulate
-from nightjar_alerts.training.ztf_types import NUMBER, draw_ztf_types, folds, prepare
 from support.surveys import bump, pulsator, write_real
 from support.toy_dataset import write_toy_dataset
 

@@ -1,7 +1,9 @@
 """Readers of sets of light curves, in a common schema or in other formats.
 
-The common schema (``real/*.parquet``) has a row per object and survey, with points in lists. ZTF, ELAsTiCC, MALLORN,
-periodic variables and real Rubin alerts have other formats.
+The common schema (``real/*.parquet``) has a row per object and survey, with points in lists. ZTF's supernovae and
+periodic variables and MALLORN are tables, which `nightjar_alerts.tables` reads. It does not read the others as they are
+needed here: the common schema, ELAsTiCC's objects, Catalina (all written for training, with total fluxes, filters that
+stand for a band, and host columns in a nested column) and Rubin alerts that are matched by the ids of their alerts.
 
 **Filters.** A network uses the bands u g r i z Y of LSST. Similar filters (SDSS, Pan-STARRS, DECam, MegaCam, ZTF,
 Kepler-cam, CSP) have the same letters; other filters are mapped to the nearest band in log wavelength, and the point is
@@ -14,7 +16,6 @@ If several filters of an object are mapped to one band (`V` and `R`), the band h
 """
 
 import csv
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +26,11 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS
 from nightjar_alerts.models.photometry import BANDS, FILTERS, NJY_ZERO_POINT
+from nightjar_alerts.tables import TableObject, TableOptions
 from nightjar_alerts.training.data.sample import LABELS, UNLABELLED, SurveyObject
 from nightjar_alerts.training.importers.snana import ELASTICC_CLASSES
+from nightjar_alerts.training.importers.surveys import ZTF_COLUMNS, mallorn_log, mallorn_options, only, ztf_supernovae
+from nightjar_alerts.training.importers.tables import read_about, read_tables
 
 WAVELENGTH: Final = {"u": 368.0, "g": 480.0, "r": 622.0, "i": 754.0, "z": 869.0, "Y": 971.0}
 """Effective wavelengths of the LSST filters, nm."""
@@ -151,9 +155,6 @@ def _names(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 MAG_TO_ERROR: Final = 0.4 * np.log(10)
-LIMIT_SIGMA: Final = 5.0
-"""Significance of ZTF's upper limits."""
-
 ZTF_TYPES: Final = {
     "SN Ia": "Ia", "SN Ia-91T-like": "Ia", "SN Ia-91bg-like": "91bg", "SN Iax[02cx-like]": "Iax",
     "SN Ia-CSM": "SN-like/Other", "SN Ia-SC": "SN-like/Other",
@@ -187,55 +188,33 @@ def flux_of(mag: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.asarray(10.0 ** (-0.4 * (np.asarray(mag, dtype=np.float64) - NJY_ZERO_POINT)))
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-        yield from csv.DictReader(file)
-
-
-def _by_id(path: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield the id and the columns of the consecutive rows of each object."""
-    current, columns = "", dict[str, list[str]]()
-    for row in _rows(path):
-        name = row["object_id"]
-        if name != current:
-            if columns:
-                yield current, columns
-            current, columns = name, {key: [] for key in row}
-        for key, value in row.items():
-            columns[key].append(value)
-    if columns:
-        yield current, columns
-
-
-def _floats(values: list[str]) -> NDArray[np.float64]:
-    return np.array([float(value) if value else np.nan for value in values], dtype=np.float64)
-
-
 def _native(band: NDArray[np.int8]) -> dict[str, Any]:
     """Return flags and wavelengths of points in LSST-like filters."""
     return {"band": band, "foreign": np.zeros(len(band), np.bool_), "wavelength": _NANOMETRES[band]}
+
+
+def _points(item: TableObject) -> dict[str, Any] | None:
+    """Return the usable points of an object of a table in filters like LSST's; None if it has none."""
+    keep = item.usable()
+    band = np.array([_INDEX.get(name, -1) for name in item.band[keep]], dtype=np.int8)
+    keep[keep] = band >= 0
+    if not keep.any():
+        return None
+    columns = {name: getattr(item, name)[keep] for name in ("mjd", "flux", "flux_err")}
+    return {"object_id": item.object_id, **columns, **_native(band[band >= 0])}
 
 
 def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[SurveyObject]:
     """Yield ZTF supernovae with alert photometry; limits have flux 0, ambiguous and unknown types are unlabelled."""
     if not (folder / "objects.csv").exists():
         return
-    types = {row["object_id"]: row["type"] for row in _rows(folder / "objects.csv")}
-    for name, columns in _by_id(folder / "photometry.csv.gz"):
-        if name not in types or name in conflicts:
-            continue
-        mag, error = _floats(columns["mag"]), _floats(columns["magerr"])
-        limit = np.array(columns["upperlimit"]) == "1"
-        flux = flux_of(mag)
-        sigma = np.where(limit, flux / LIMIT_SIGMA, flux * error * MAG_TO_ERROR)
-        band = np.array([_INDEX.get(letter, -1) for letter in columns["band"]], dtype=np.int8)
-        ok = np.isfinite(sigma) & (sigma > 0) & (band >= 0)
-        if not (ok & ~limit).any():
+    for item in ztf_supernovae(folder, TableOptions(upper_limits="use")):
+        points = _points(item)
+        if not item.label or item.object_id in conflicts or points is None or not points["flux"].any():
             continue
         yield SurveyObject(
-            source="ztf_sn", object_id=name, mjd=_floats(columns["mjd"])[ok], flux=np.where(limit, 0.0, flux)[ok],
-            flux_err=sigma[ok], detected=~limit[ok], **_native(band[ok]), label=label_of(ZTF_TYPES.get(types[name])),
-            raw_label=types[name], quality="spectroscopic", names=(name,),
+            source="ztf_sn", **points, detected=points["flux"] != 0, label=label_of(ZTF_TYPES.get(item.label)),
+            raw_label=item.label, quality="spectroscopic", names=(item.object_id,),
         )  # fmt: skip
 
 
@@ -264,29 +243,24 @@ def _missing(value: float | None) -> float:
 
 
 def read_mallorn(folder: Path) -> Iterator[SurveyObject]:
-    """Yield every object of the challenge; its test objects are unlabelled. Fluxes in the files are in microjansky."""
+    """Yield every object of the challenge; its test objects are unlabelled."""
     if not (folder / "train_log.csv").exists():
         return
-    about = {row["object_id"]: row for log in ("train", "test") for row in _rows(folder / f"{log}_log.csv")}
-    for path in sorted(folder.glob("split_*/*_full_lightcurves.csv.gz")):
-        for name, columns in _by_id(path):
-            row = about.get(name)
-            if row is None:
+    about = {**mallorn_log(folder, "train"), **mallorn_log(folder, "test")}
+    paths = sorted(folder.glob("split_*/*_full_lightcurves.csv.gz"))  # split by split, as the sample has them
+    for path in paths:
+        exact = path.name.startswith("train")
+        for item in read_tables([path], mallorn_options(TableOptions()), about):
+            points = _points(item)
+            if item.object_id not in about or points is None:
                 continue
-            flux, error = 1e3 * _floats(columns["Flux"]), 1e3 * _floats(columns["Flux_err"])
-            band = np.array([_INDEX["Y" if letter == "y" else letter] for letter in columns["Filter"]], dtype=np.int8)
-            ok = np.isfinite(flux) & np.isfinite(error) & (error > 0)
-            if not ok.any():
-                continue
-            exact = path.name.startswith("train")
-            z, z_err = float(row["Z"] or "nan"), float(row["Z_err"] or "nan")
-            mjd = _floats(columns["Time (MJD)"])
+            z, mwebv = item.metadata["z_final"], item.metadata["mwebv"]
             yield SurveyObject(
-                source="mallorn", object_id=name, mjd=mjd[ok], flux=flux[ok], flux_err=error[ok], **_native(band[ok]),
-                detected=np.abs(flux[ok]) >= 5 * error[ok], label=label_of(MALLORN_TYPES.get(row["SpecType"])),
-                raw_label=row["SpecType"], quality="simulated" if exact else "unlabelled",
-                mwebv=float(row["EBV"] or "nan"), names=(f"mallorn:{name}",),
-                z=z if exact else np.nan, z_phot=np.nan if exact else z, z_phot_err=np.nan if exact else z_err,
+                source="mallorn", **points, detected=np.abs(points["flux"]) >= 5 * points["flux_err"],
+                label=label_of(MALLORN_TYPES.get(item.label)), raw_label=item.label,
+                quality="simulated" if exact else "unlabelled", mwebv=mwebv, names=(f"mallorn:{item.object_id}",),
+                z=z if exact else np.nan, z_phot=np.nan if exact else z,
+                z_phot_err=item.metadata.get("z_final_err", np.nan),
             )  # fmt: skip
 
 
@@ -294,20 +268,18 @@ def read_ztf_periodic(folder: Path) -> Iterator[SurveyObject]:
     """Yield periodic variables of ZTF's data releases; flux is total flux minus the median of each band."""
     if not (folder / "objects.csv").exists():
         return
-    about = {row["object_id"]: row for row in _rows(folder / "objects.csv")}
-    for name, columns in _by_id(folder / "photometry.csv.gz"):
-        row = about.get(name)
-        if row is None:
+    about = read_about(folder / "objects.csv", "object_id", {"label": "class"}, {"period": "period_d"})
+    columns = {role: name for role, name in ZTF_COLUMNS.items() if role != "upper_limit"}
+    for item in read_tables([folder / "photometry.csv.gz"], TableOptions(columns=only(columns)), about):
+        points = _points(item)
+        if item.object_id not in about or points is None:
             continue
-        total = flux_of(_floats(columns["mag"]))
-        error = total * _floats(columns["magerr"]) * MAG_TO_ERROR
-        band = np.array([_INDEX.get(letter, -1) for letter in columns["band"]], dtype=np.int8)
-        label = label_of(PERIODIC_TYPES.get(row["class"]))
+        label = label_of(PERIODIC_TYPES.get(item.label))
         yield _variable(
             SurveyObject(
-                source="ztf_dr", object_id=name, mjd=_floats(columns["mjd"]), flux=total, flux_err=error,
-                **_native(band), detected=np.zeros(len(band), np.bool_), label=label, raw_label=row["class"],
-                quality="catalogue" if label >= 0 else "other", period=float(row["period_d"] or "nan"), names=(name,),
+                source="ztf_dr", **points, detected=np.zeros(len(points["flux"]), np.bool_), label=label,
+                raw_label=item.label, quality="catalogue" if label >= 0 else "other", period=item.metadata["period"],
+                names=(item.object_id,),
             )
         )  # fmt: skip
 

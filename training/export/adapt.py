@@ -29,7 +29,8 @@ from nightjar_alerts.training.data.reobserve.views import add_synthetic, find_or
 from nightjar_alerts.training.data.sample import PARTS, Sample, SurveyObject, collect, join
 from nightjar_alerts.training.data.survey_readers import WAVELENGTH
 from nightjar_alerts.training.data.surveys import as_observed, load_surveys
-from nightjar_alerts.training.score.survey_scores import SurveyPredictions, open_bundle, predict, summary
+from nightjar_alerts.training.score.report import ServedPredictions
+from nightjar_alerts.training.score.survey_scores import open_bundle, predict, summary
 from nightjar_alerts.training.simulate.generate import simulate_objects
 
 SURVEY: Final = "yours"
@@ -154,7 +155,7 @@ def read_origins(folder: Path | None, seed: int) -> tuple[Sample, str]:
     return collect(rows), "simulated objects: no real origins were given"
 
 
-def refit(bundle: Bundle, predictions: SurveyPredictions, views: Sample) -> tuple[PredictionSets, Novelty | None]:
+def refit(bundle: Bundle, predictions: ServedPredictions, views: Sample) -> tuple[PredictionSets, Novelty | None]:
     """Refit the thresholds of the prediction sets and of novelty (`FALSE_ALARMS`); the latter is never lowered."""
     detections_N = views.detections
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
@@ -208,7 +209,7 @@ def _scores(path: Path, views: Sample) -> dict[str, Any]:
     return {**whole, "by detections": few}
 
 
-def _sets_only(predictions: SurveyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
+def _sets_only(predictions: ServedPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
     scores = summary(predictions, label_N)
     return {name: scores[name] for name in ("objects", "top_1", "coverage", "size", "withheld", "sure_and_wrong")}
 

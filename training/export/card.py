@@ -34,7 +34,7 @@ TEMPLATES: Final = Environment(
 PICTURE: Final = "confusion.png"
 TREES: Final = "boosted trees"
 EVERY_PART: Final = "every part"
-"""Value of ``learned_from`` in the manifest if :mod:`training.ztf_types` fitted to all objects."""
+"""Value of ``learned_from`` in the manifest if :mod:`training.fit.ztf_types` fitted to all objects."""
 
 SCORES: Final = {
     "macro_f1": "macro-F1",

@@ -145,17 +145,26 @@ def mallorn(
     source: Path, part: Literal["train", "test"], options: TableOptions
 ) -> tuple[dict[str, About], Iterator[TableObject]]:
     """Return properties by object id and objects of one part of the challenge's folder; ``test`` is unlabelled."""
+    about = mallorn_log(source, part)
+    paths = sorted(source.glob(f"split_*/{part}_full_lightcurves.csv*"))
+    if not paths:
+        raise TableError(f"{source} holds no split_*/{part}_full_lightcurves.csv")
+    return about, read_tables(paths, mallorn_options(options), about)
+
+
+def mallorn_log(source: Path, part: Literal["train", "test"]) -> dict[str, About]:
+    """Return the properties of the objects of one part of the challenge, by id."""
     log = source / f"{part}_log.csv"
     if not log.is_file():
         raise TableError(f"{log} is missing")
     labelled = part == "train"
     metadata = {"z_final": "Z", "mwebv": "EBV"} | ({} if labelled else {"z_final_err": "Z_err"})
-    about = read_about(log, "object_id", {"label": "SpecType", "redshift": "Z"} if labelled else {}, metadata)
-    options = replace(options, columns=only(MALLORN_COLUMNS), flux_unit="uJy")
-    paths = sorted(source.glob(f"split_*/{part}_full_lightcurves.csv*"))
-    if not paths:
-        raise TableError(f"{source} holds no split_*/{part}_full_lightcurves.csv")
-    return about, read_tables(paths, options, about)
+    return read_about(log, "object_id", {"label": "SpecType", "redshift": "Z"} if labelled else {}, metadata)
+
+
+def mallorn_options(options: TableOptions) -> TableOptions:
+    """Return options for a file of light curves of the challenge."""
+    return replace(options, columns=only(MALLORN_COLUMNS), flux_unit="uJy")
 
 
 def mallorn_classes(about: Mapping[str, About] | None) -> dict[str, str]:

@@ -21,7 +21,8 @@ from nightjar_alerts.models.lightcurve import Float32, Float64, Int64, LightCurv
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.statistics import DIGITS, quantiles
 from nightjar_alerts.training.data.surveys import as_observed
-from nightjar_alerts.training.score.survey_scores import open_bundle, predict, rounded
+from nightjar_alerts.training.score.report import rounded
+from nightjar_alerts.training.score.survey_scores import open_bundle, predict
 
 SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "crts": ("css", "crts_mantra"),

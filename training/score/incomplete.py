@@ -29,15 +29,9 @@ from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read
 from nightjar_alerts.training.data.surveys import as_observed, assemble
 from nightjar_alerts.training.fit.trees.forest import boost
 from nightjar_alerts.training.fit.trees.parameters import PATTERN
-from nightjar_alerts.training.metrics import log_loss
-from nightjar_alerts.training.score.survey_scores import (
-    OpenBundle,
-    SurveyPredictions,
-    open_bundle,
-    predict,
-    rounded,
-    summary,
-)
+from nightjar_alerts.training.metrics import SURE, log_loss
+from nightjar_alerts.training.score.report import ServedPredictions, rounded
+from nightjar_alerts.training.score.survey_scores import OpenBundle, open_bundle, predict, summary
 
 SUBSETS: Final = (*BANDS, *("".join(pair) for pair in combinations(BANDS, 2)), "ugr", "gri", "riz", "izY", "griz")
 COUNTS: Final = (1, 2, 3, 5, 10, 20)
@@ -48,7 +42,7 @@ PER_CLASS_AND_SOURCE: Final = 60
 SUPERNOVA_LIKE: Final = ("SN-like", "Long")
 SCORES: Final = ("objects", "top_1", "broad", "sure_and_wrong", "coverage", "size", "withheld")
 
-Predict = Callable[[Sample], SurveyPredictions]
+Predict = Callable[[Sample], ServedPredictions]
 
 
 def measure_incomplete(
@@ -63,7 +57,7 @@ def measure_incomplete(
     """
     scored, model = _sample(sample, part), open_bundle(path)
 
-    def shown(objects: Sample) -> SurveyPredictions:
+    def shown(objects: Sample) -> ServedPredictions:
         return predict(model, objects, "nothing")
 
     report = {
@@ -145,7 +139,7 @@ def _by_group(predict: Predict, objects: Sample) -> dict[str, Any]:
     }
 
 
-def _scores(predictions: SurveyPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
+def _scores(predictions: ServedPredictions, label_N: NDArray[np.int64]) -> dict[str, Any]:
     scores = summary(predictions, label_N)
     top_N = predictions.probabilities_NC.argmax(axis=1)
     kept = {name: scores[name] for name in SCORES}
@@ -179,7 +173,6 @@ def survey_table(predict: Predict, sample: Sample) -> dict[str, Any]:
 
 FLAT_POINTS: Final = (3, 5, 10, 20)
 FLAT_RATIOS: Final = (5.0, 20.0)
-SURE: Final = 0.8
 
 
 def flat_table(predict: Predict, sample: Sample, seed: int = 0) -> dict[str, Any]:

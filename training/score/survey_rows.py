@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from nightjar_alerts.models.photometry import magnitude_of
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.sample import LABELS, ContextPolicy, Sample
+from nightjar_alerts.training.metrics import SURE
+from nightjar_alerts.training.score.report import ServedPredictions
 from nightjar_alerts.training.score.survey_scores import (
-    SURE,
     THREE,
-    SurveyPredictions,
     balanced_of,
     broad_scores,
     recall_of,
@@ -41,13 +41,13 @@ class PredictedSample:
     """Labelled objects, and a model's predictions for all of them by context."""
 
     sample: Sample
-    predictions: Mapping[ContextPolicy, SurveyPredictions]
+    predictions: Mapping[ContextPolicy, ServedPredictions]
     magnitude_N: NDArray[np.float64]
     detections_N: NDArray[np.int64]
 
     def pick(
         self, chosen: NDArray[np.bool_], context: ContextPolicy = "nothing"
-    ) -> tuple[SurveyPredictions, NDArray[np.int64]]:
+    ) -> tuple[ServedPredictions, NDArray[np.int64]]:
         """Return predictions and labels of the chosen objects."""
         return self.predictions[context].take(chosen), self.sample.label[chosen]
 
@@ -83,7 +83,7 @@ def brightest(sample: Sample) -> NDArray[np.float64]:
     return np.asarray(np.where(top > 0, magnitude_of(np.maximum(top, 1e-3)), np.nan))
 
 
-def _common_scores(predictions: SurveyPredictions, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
+def _common_scores(predictions: ServedPredictions, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
     """Return the scores common to all rows, and the number of objects."""
     scores = summary(predictions, label_N)
     shares = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}

@@ -1,13 +1,12 @@
 """Predictions of a bundle for real objects, with the preprocessing and prediction sets of the service, and scores.
 
-Fractions are of all objects, including those flagged as unusual, except coverage and set size, which are over objects
-with a prediction set. "Sure and wrong" is a wrong most probable class with a probability of at least `SURE`.
+`report` says what the scores mean.
 
 Legend: N objects, C classes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,32 +21,11 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.sample import ContextPolicy, Sample
 from nightjar_alerts.training.data.survey_readers import FOREIGN
-from nightjar_alerts.training.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
+from nightjar_alerts.training.metrics import area_under_roc, confusion, f1_per_class
+from nightjar_alerts.training.score.report import ServedPredictions, scores_of
 
 BATCH: Final = 32
 COVERAGE: Final = 0.9
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SurveyPredictions:
-    """Predictions for the objects ``rows_N`` of a sample.
-
-    ``probabilities_NC`` sum to 1; ``inside_NC`` are the classes of the 0.9 set; ``novelty_N`` is larger for unusual
-    objects, NaN without a novelty score; ``unusual_N`` are objects without a set.
-    """
-
-    rows_N: NDArray[np.intp]
-    probabilities_NC: NDArray[np.float64]
-    inside_NC: NDArray[np.bool_]
-    novelty_N: NDArray[np.float64]
-    unusual_N: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.rows_N)
-
-    def take(self, chosen: NDArray[np.bool_]) -> "SurveyPredictions":
-        """Return the chosen predictions."""
-        return SurveyPredictions(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +49,7 @@ def open_bundle(path: Path) -> OpenBundle:
     return OpenBundle(path, bundle.manifest, open_session(bundle.model), Posterior(bundle.manifest))
 
 
-def predict(model: OpenBundle, sample: Sample, context: ContextPolicy, prior: str | None = None) -> SurveyPredictions:
+def predict(model: OpenBundle, sample: Sample, context: ContextPolicy, prior: str | None = None) -> ServedPredictions:
     """Return a bundle's predictions for the objects of ``sample`` that have a usable point.
 
     As in the service, predictions include class shares, the metadata of the object, and whether it is unusual.
@@ -109,9 +87,8 @@ def predict(model: OpenBundle, sample: Sample, context: ContextPolicy, prior: st
             probabilities[index], unusual[index] = result.probabilities, bool(result.unusual)
             novelty[index] = np.nan if score is None else score
             inside[index, list(result.classes or [int(result.probabilities.argmax())])] = True
-    return SurveyPredictions(
-        np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual
-    )
+    rows = np.array([row for row, _ in inputs], dtype=np.intp)
+    return ServedPredictions(rows, probabilities, inside, novelty, unusual, withheld_N=unusual)
 
 
 def _regrouped(sample: Sample, manifest: Manifest) -> Sample:
@@ -137,8 +114,6 @@ def _inputs_of(manifest: Manifest, sample: Sample, context: ContextPolicy) -> li
     return inputs
 
 
-SURE: Final = 0.8
-DETECTIONS: Final = ((0, 4), (5, 9), (10, 19), (20, 10**9))
 BRIGHTNESS: Final = (16.4, 18.9, 20.2, 21.4, 22.7)
 """Bin edges, in magnitudes of the brightest detection."""
 THREE: Final = tuple(ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c"))
@@ -163,33 +138,38 @@ def to_broad(probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(probabilities_NC @ np.eye(len(BROAD))[broad_of_class()])
 
 
-def summary(predictions: SurveyPredictions, label_N: Int) -> dict[str, Any]:
-    """Return every score of one set of labelled objects; only ``objects`` if there are none."""
+def summary(predictions: ServedPredictions, label_N: Int) -> dict[str, Any]:
+    """Return every score of one set of labelled objects; only ``objects`` if there are none.
+
+    Macro-F1 is the mean over the classes that occur among the labels.
+    """
     if not len(predictions):
         return {"objects": 0}
-    top_N = predictions.probabilities_NC.argmax(axis=1)
-    counts = confusion(label_N, top_N.astype(np.int64), predictions.probabilities_NC.shape[1])
+    scores = scores_of(predictions, label_N)
+    counts = confusion(label_N, predictions.probabilities_NC.argmax(axis=1), predictions.probabilities_NC.shape[1])
     present = counts.sum(axis=1) > 0
     broad_N = broad_of_class()[label_N]
-    usual_N = ~predictions.unusual_N
-    covered_N = predictions.inside_NC[np.arange(len(label_N)), label_N]
-    wrong_N = top_N != label_N
     return {
         "objects": len(label_N),
-        "top_1": float((~wrong_N).mean()),
-        "balanced": float((np.diag(counts)[present] / counts.sum(axis=1)[present]).mean()),
+        "top_1": scores["accuracy"],
+        "balanced": scores["balanced_accuracy"],
         "macro_f1": float(np.nanmean(f1_per_class(counts)[present])),
         "recurring": float((_recurs(predictions.probabilities_NC) == recurring_of_class()[label_N]).mean()),
         "broad": float((to_broad(predictions.probabilities_NC).argmax(axis=1) == broad_N).mean()),
         "recall": {ELASTICC.names[c]: float(counts[c, c] / counts[c].sum()) for c in np.flatnonzero(present)},
-        "ece": ece(predictions.probabilities_NC, label_N),
-        "log_loss": log_loss(predictions.probabilities_NC, label_N),
-        "coverage": float(covered_N[usual_N].mean()) if usual_N.any() else float("nan"),
-        "size": float(predictions.inside_NC[usual_N].sum(axis=1).mean()) if usual_N.any() else float("nan"),
-        "withheld": float(predictions.unusual_N.mean()),
-        "sure_and_wrong": float((wrong_N & (predictions.probabilities_NC.max(axis=1) >= SURE)).mean()),
-        "single_and_missing": float((usual_N & (predictions.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
+        "ece": scores["ece"],
+        "log_loss": scores["log_loss"],
+        "coverage": scores["set_coverage"],
+        "size": scores["set_size"],
+        "withheld": scores["set_withheld"],
+        "sure_and_wrong": scores["sure_and_wrong"],
+        "single_and_missing": scores["single_and_missing"],
     }
+
+
+def summary_without_recall(predictions: ServedPredictions, label_N: Int) -> dict[str, Any]:
+    """Return `summary` without the recall of every class."""
+    return {name: value for name, value in summary(predictions, label_N).items() if name != "recall"}
 
 
 def _recurs(probabilities_NC: NDArray[np.float64]) -> Bool:
@@ -197,7 +177,7 @@ def _recurs(probabilities_NC: NDArray[np.float64]) -> Bool:
     return np.asarray(probabilities_NC[:, recurring_of_class()].sum(axis=1) > 0.5)
 
 
-def restricted(predictions: SurveyPredictions, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
+def restricted(predictions: ServedPredictions, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
     """Return accuracy and balanced recall of objects of some classes, with predictions restricted to these classes."""
     matches = np.isin(label_N, among)
     if not matches.any():
@@ -208,14 +188,14 @@ def restricted(predictions: SurveyPredictions, label_N: Int, among: Sequence[int
     return {"top_1": float(right_N.mean()), "balanced": float(np.mean(recalls))}
 
 
-def balanced_of(predictions: SurveyPredictions, label_N: Int, among: Sequence[int] = THREE) -> float:
+def balanced_of(predictions: ServedPredictions, label_N: Int, among: Sequence[int] = THREE) -> float:
     """Return the mean recall of the classes ``among`` that occur, with predictions among all classes."""
     top_N = predictions.probabilities_NC.argmax(axis=1)
     recalls = [float((top_N[label_N == label] == label).mean()) for label in among if (label_N == label).any()]
     return float(np.mean(recalls)) if recalls else float("nan")
 
 
-def recall_of(predictions: SurveyPredictions, label_N: Int, label: int) -> float:
+def recall_of(predictions: ServedPredictions, label_N: Int, label: int) -> float:
     """Return the recall of a class; NaN without an object of it."""
     of_class = label_N == label
     if not of_class.any():
@@ -223,7 +203,7 @@ def recall_of(predictions: SurveyPredictions, label_N: Int, label: int) -> float
     return float((predictions.probabilities_NC[of_class].argmax(axis=1) == label).mean())
 
 
-def broad_scores(predictions: SurveyPredictions, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
+def broad_scores(predictions: ServedPredictions, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
     """Return recall of the broad classes, precision of SN-like, and recall of SN-like by brightness."""
     truth_N = broad_of_class()[label_N]
     named_N = to_broad(predictions.probabilities_NC).argmax(axis=1)
@@ -250,31 +230,9 @@ def broad_scores(predictions: SurveyPredictions, label_N: Int, magnitude_N: NDAr
     }
 
 
-def by_detections(predictions: SurveyPredictions, label_N: Int, detections_N: Int) -> list[dict[str, Any]]:
-    """Return `summary` without the recall of every class, by number of detections."""
-    rows = []
-    for low, high in DETECTIONS:
-        in_range = (detections_N >= low) & (detections_N <= high)
-        scores = summary(predictions.take(in_range), label_N[in_range])
-        scores.pop("recall", None)
-        rows.append({"from": low, **scores})
-    return rows
-
-
-def novelty_auroc(known: SurveyPredictions, outliers: SurveyPredictions) -> float:
+def novelty_auroc(known: ServedPredictions, outliers: ServedPredictions) -> float:
     """Return the AUROC of novelty for objects of no known class; NaN without novelty."""
     score = np.concatenate([known.novelty_N, outliers.novelty_N])
     if not np.isfinite(score).all():
         return float("nan")
     return area_under_roc(score, np.arange(len(score)) >= len(known))
-
-
-def rounded(value: Any, digits: int = 4) -> Any:
-    """Round the numbers of a report and replace NaN by None, for a small JSON file."""
-    if isinstance(value, Mapping):
-        return {key: rounded(part, digits) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(part, digits) for part in value]
-    if isinstance(value, float | np.floating):
-        return round(float(value), digits) if np.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value

@@ -7,6 +7,7 @@ unlabelled light curves were used).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,17 +19,23 @@ from nightjar_alerts.models.taxonomy import ELASTICC, class_shares
 from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS
 from nightjar_alerts.training.data.surveys import as_observed
+from nightjar_alerts.training.score.report import (
+    Answers,
+    Report,
+    ServedPredictions,
+    by_group,
+    report_of,
+    rounded,
+)
 from nightjar_alerts.training.score.survey_rows import MIN_DETECTIONS, ROWS, PredictedSample, ScoredParts, brightest
 from nightjar_alerts.training.score.survey_scores import (
     BRIGHTNESS,
     OpenBundle,
-    SurveyPredictions,
-    by_detections,
     novelty_auroc,
     open_bundle,
     predict,
-    rounded,
     summary,
+    summary_without_recall,
 )
 
 Column = Literal["seen", "left out", "adapted"]
@@ -36,7 +43,9 @@ Part = Literal["valid", "test"]
 COLUMNS: Final[tuple[Column, ...]] = ("seen", "left out", "adapted")
 CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift", "everything")
 VIEW_CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift")
-Predict = Callable[[Sample, ContextPolicy], SurveyPredictions]
+DETECTIONS: Final = (0, 5, 10, 20)
+"""Smallest numbers of detections of the bins."""
+Predict = Callable[[Sample, ContextPolicy], ServedPredictions]
 PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
@@ -83,7 +92,7 @@ def measure(
         report["patterns"] = {
             s: _score_views(predicted_views, s) for s in sorted(set(predicted_views.sample.source.tolist()))
         }
-    report["detections"] = by_detections(real.predictions["nothing"], real.sample.label, real.detections_N)
+    report["detections"] = _by_detections(real)
     report["brightness"] = _by_brightness(real)
     report["novelty"] = _novelty(predict, real, outliers)
     rounded_report: dict[str, Any] = rounded(report)
@@ -106,6 +115,21 @@ def measure_bundle(path: Path, sample: Sample, views: Sample | None = None, part
     priors = {prior: _score_prior(model, objects, prior) for prior in model.manifest.priors}
     report["priors"] = rounded({prior: scores for prior, scores in priors.items() if scores["objects"]})
     return report
+
+
+def report_on_surveys(bundles: Sequence[Path], sample: Sample, part: Part = "test") -> Report:
+    """Return the report of bundles of the 20 classes on all labelled objects of a part, from their points alone."""
+    objects, _ = scored_part(sample, part)
+    answers = []
+    for path in bundles:
+        model = open_bundle(path)
+        predictions = predict(model, objects, "nothing")
+        lost = len(objects) - len(predictions)
+        counts = {"not_classified": {"without a usable point": lost} if lost else {}}
+        answers.append(Answers(model.name, model.manifest.classes.names, objects.label, predictions, counts))
+    table = {"name": f"real surveys, {part} part", "objects": len(objects), "left_out": {}, "guesses": []}
+    ids = [f"{source} {name}" for source, name in zip(objects.source, objects.object_id, strict=True)]
+    return report_of(table, answers, ids, objects.detections, brightest(objects))
 
 
 def _score_prior(model: OpenBundle, sample: Sample, prior: str) -> dict[str, Any]:
@@ -136,7 +160,7 @@ def _predict_all(predict: Predict, sample: Sample, contexts: tuple[ContextPolicy
     """
     first = predict(sample, contexts[0])
     usable = sample.take(first.rows_N)
-    predictions: dict[ContextPolicy, SurveyPredictions] = {contexts[0]: _renumbered(first)}
+    predictions: dict[ContextPolicy, ServedPredictions] = {contexts[0]: replace(first, rows_N=np.arange(len(first)))}
     before = [usable.metadata_of(row, contexts[0]) for row in range(len(usable))]
     for context in contexts[1:]:
         metadata = [usable.metadata_of(row, context) for row in range(len(usable))]
@@ -149,32 +173,17 @@ def _predict_all(predict: Predict, sample: Sample, contexts: tuple[ContextPolicy
     return PredictedSample(usable, predictions, brightest(usable), usable.count(usable.detected))
 
 
-def _updated(old: SurveyPredictions, new: SurveyPredictions, changed_N: NDArray[np.bool_]) -> SurveyPredictions:
+def _updated(old: ServedPredictions, new: ServedPredictions, changed_N: NDArray[np.bool_]) -> ServedPredictions:
     """Return ``old`` with the predictions of the changed objects replaced by ``new``."""
     rows = np.flatnonzero(changed_N)[new.rows_N]
 
-    def replaced(values: NDArray[Any], new_values: NDArray[Any]) -> NDArray[Any]:
-        updated = values.copy()
-        updated[rows] = new_values
-        return updated
+    def updated(name: str) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(old, name).copy()
+        values[rows] = getattr(new, name)
+        return values
 
-    return SurveyPredictions(
-        old.rows_N,
-        replaced(old.probabilities_NC, new.probabilities_NC),
-        replaced(old.inside_NC, new.inside_NC),
-        replaced(old.novelty_N, new.novelty_N),
-        replaced(old.unusual_N, new.unusual_N),
-    )
-
-
-def _renumbered(predictions: SurveyPredictions) -> SurveyPredictions:
-    return SurveyPredictions(
-        np.arange(len(predictions)),
-        predictions.probabilities_NC,
-        predictions.inside_NC,
-        predictions.novelty_N,
-        predictions.unusual_N,
-    )
+    changed = {part.name: updated(part.name) for part in fields(old) if part.name != "rows_N"}
+    return replace(old, **changed)
 
 
 def _score_source(part: PredictedSample, source: str, contexts: tuple[ContextPolicy, ...]) -> dict[str, Any]:
@@ -185,22 +194,22 @@ def _score_source(part: PredictedSample, source: str, contexts: tuple[ContextPol
 
 def _score_views(part: PredictedSample, source: str) -> dict[str, Any]:
     """Return the scores of the views of one survey by context, without the recall of every class."""
-    scores_by_context = _score_source(part, source, VIEW_CONTEXTS)
-    return {
-        context: {name: value for name, value in scores.items() if name != "recall"}
-        for context, scores in scores_by_context.items()
-    }
+    chosen = part.sample.source == source
+    return {context: summary_without_recall(*part.pick(chosen, context)) for context in VIEW_CONTEXTS}
+
+
+def _by_detections(part: PredictedSample) -> list[dict[str, Any]]:
+    """Return the scores of all objects by number of detections."""
+    bin_N = np.searchsorted(DETECTIONS, part.detections_N, side="right") - 1
+    bins = [{"from": low} for low in DETECTIONS]
+    return by_group(part.predictions["nothing"], part.sample.label, bin_N, bins, summary_without_recall)
 
 
 def _by_brightness(part: PredictedSample) -> list[dict[str, Any]]:
     """Return the scores of all objects by the magnitude of the brightest detection, the brightest bin first."""
-    bin_N: NDArray[np.intp] = np.digitize(part.magnitude_N, BRIGHTNESS)
-    rows = []
-    for index in range(len(BRIGHTNESS) + 1):
-        scores = summary(*part.pick((bin_N == index) & np.isfinite(part.magnitude_N)))
-        scores.pop("recall", None)
-        rows.append({"fainter than": BRIGHTNESS[index - 1] if index else None, **scores})
-    return rows
+    bin_N = np.where(np.isfinite(part.magnitude_N), np.digitize(part.magnitude_N, BRIGHTNESS), -1)
+    bins = [{"fainter than": edge} for edge in (None, *BRIGHTNESS)]
+    return by_group(part.predictions["nothing"], part.sample.label, bin_N, bins, summary_without_recall)
 
 
 def _novelty(predict: Predict, real: PredictedSample, outliers: Sample) -> dict[str, Any]:

@@ -49,8 +49,9 @@ def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.C
     assert json.loads(report.read_text()) == first
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_crossvalidate_after_a_signal_keeps_what_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, take_step, steps = write_toy_dataset(tmp_path / "toy.parquet", 120), loop.train_step, []
 
@@ -58,14 +59,18 @@ def test_crossvalidate_after_a_signal_keeps_what_is_finished(
         take_step(*arguments)
         steps.append(1)
         if len(steps) == 5:  # the second step of the second fold
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
+
+    def crossvalidated(runs: str) -> str:
+        arguments = f"--data {data} --report {tmp_path / runs}.json --folds 2 --steps 3 --no-trees --runs"
+        main(["makers", "crossvalidate", "debug", *arguments.split(), str(tmp_path / runs)])
+        return (tmp_path / f"{runs}.json").read_text()
 
     monkeypatch.setattr(loop, "train_step", signalled)
-    arguments = f"--data {data} --report {tmp_path / 'report.json'} --folds 2 --steps 3 --no-trees --runs"
-    command = ["makers", "crossvalidate", "debug", *arguments.split()]
     with pytest.raises(SystemExit) as stopped:
-        main([*command, str(tmp_path / "runs")])
-    assert stopped.value.code == 143
+        crossvalidated("runs")
+    assert stopped.value.code == 128 + number
     assert f"run the same command to resume from {tmp_path / 'runs' / 'fold-1'}" in capsys.readouterr().err
-    main([*command, str(tmp_path / "runs")])
+    resumed = crossvalidated("runs")
     assert len(steps) == 6  # none was taken twice
+    assert resumed == crossvalidated("whole")

@@ -17,7 +17,8 @@ from nightjar_alerts.training.score.incomplete import (
     metadata_changes,
     pattern_score,
 )
-from nightjar_alerts.training.score.survey_scores import SurveyPredictions, open_bundle
+from nightjar_alerts.training.score.report import ServedPredictions
+from nightjar_alerts.training.score.survey_scores import open_bundle
 from support.surveys import bump
 
 IA, II = (ELASTICC.names.index(name) for name in ("Ia", "II"))
@@ -30,12 +31,12 @@ def sky(**changes: object) -> Sample:
 
 
 def always_ia(shown: list[Sample]) -> object:
-    def predict(objects: Sample) -> SurveyPredictions:
+    def predict(objects: Sample) -> ServedPredictions:
         shown.append(objects)
         p_NC = np.full((len(objects), len(ELASTICC.names)), 0.1 / 19)
         p_NC[:, IA] = 0.9
         usual = np.zeros(len(objects), np.bool_)
-        return SurveyPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
+        return ServedPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual, usual)
 
     return predict
 

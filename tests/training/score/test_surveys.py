@@ -10,20 +10,27 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample, collect
+from nightjar_alerts.training.score.report import ServedPredictions, rounded
+from nightjar_alerts.training.score.report_page import page
 from nightjar_alerts.training.score.survey_rows import ROWS
 from nightjar_alerts.training.score.survey_scores import (
     BROAD,
-    SurveyPredictions,
     broad_scores,
     novelty_auroc,
     open_bundle,
     predict,
     restricted,
-    rounded,
     summary,
     to_broad,
 )
-from nightjar_alerts.training.score.surveys import evaluate_on_surveys, measure, measure_bundle, scored_part, spread
+from nightjar_alerts.training.score.surveys import (
+    evaluate_on_surveys,
+    measure,
+    measure_bundle,
+    report_on_surveys,
+    scored_part,
+    spread,
+)
 from support.surveys import bump, pulsator
 
 pytestmark = pytest.mark.slow
@@ -34,12 +41,12 @@ TEST = PARTS.index("test")
 DEFAULT_NAME = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
 
 
-def predictions(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SurveyPredictions:
+def predictions(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> ServedPredictions:
     """Answers that give a class a probability and spread the rest; the set holds that class alone."""
     probabilities = np.stack([np.where(np.arange(C) == c, p, (1 - p) / (C - 1)) for c, p in named])
     inside = probabilities == probabilities.max(axis=1, keepdims=True)
     strange = np.array(unusual or [False] * len(named))
-    return SurveyPredictions(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
+    return ServedPredictions(np.arange(len(named)), probabilities, inside, strange.astype(float), strange, strange)
 
 
 def small_sky() -> Sample:
@@ -53,15 +60,8 @@ def small_sky() -> Sample:
     return collect(every, [row.object_id for row in every], [TEST] * len(every))
 
 
-def surely_ia(sky: Sample, context: ContextPolicy) -> SurveyPredictions:
-    row_predictions = predictions(*[(IA, 0.9)] * len(sky))
-    return SurveyPredictions(
-        np.arange(len(sky)),
-        row_predictions.probabilities_NC,
-        row_predictions.inside_NC,
-        row_predictions.novelty_N,
-        row_predictions.unusual_N,
-    )
+def surely_ia(sky: Sample, context: ContextPolicy) -> ServedPredictions:
+    return predictions(*[(IA, 0.9)] * len(sky))
 
 
 def test_summary_scores_equal_hand_calculation() -> None:
@@ -165,6 +165,16 @@ def test_measure_all_adds_columns_of_earlier_reports(tmp_path: Path) -> None:
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
     assert all(0 <= scores["coverage"] <= 1 <= scores["size"] for scores in under.values())
+
+
+def test_report_on_surveys_has_the_scores_of_the_table() -> None:
+    sky = small_sky()
+    served = report_on_surveys([DEFAULT_BUNDLE], sky)
+    (model,) = served.values["models"].values()
+    rows = measure_bundle(DEFAULT_BUNDLE, sky)["detections"]
+    right = sum(row["objects"] * row["top_1"] for row in rows if row["objects"])
+    assert model["scores"]["accuracy"] == pytest.approx(right / model["scores"]["classified"])
+    assert "real surveys, test part" in page(served)
 
 
 def test_scored_part_valid_excludes_evaluation_labels() -> None:

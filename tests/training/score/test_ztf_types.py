@@ -16,17 +16,16 @@ from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.class_map import mapped_logits, with_mapped_heads
 from nightjar_alerts.training.fit.heads import head_outputs, load_astro_moe, save_run
-from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
-from nightjar_alerts.training.recipes.schema import Recipe
-from nightjar_alerts.training.ztf_types import (
+from nightjar_alerts.training.fit.ztf_types import (
     NUMBER,
     SupernovaDraws,
     draw_ztf_types,
     fit_ztf_types,
-    folds,
-    paired,
     prepare,
 )
+from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.ztf_types import answers, folds, paired
 from support.surveys import bump, pulsator
 
 
@@ -89,7 +88,7 @@ def test_with_six_heads_equals_folded_logits(run: Path, drawn: SupernovaDraws) -
     np.testing.assert_allclose(
         head_outputs(with_mapped_heads(network, fit.map_6C, fit.bias_6, small(6)), drawn.inputs)[0], expected, atol=1e-4
     )
-    probabilities = fit.answers(drawn, np.arange(90))
+    probabilities = answers(fit, drawn, np.arange(90))
     assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9
     mean = np.sqrt(probabilities["trees inside"] * probabilities["heads"])
     np.testing.assert_allclose(probabilities["both"], mean / mean.sum(axis=1, keepdims=True), atol=1e-5)

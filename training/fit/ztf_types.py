@@ -1,39 +1,36 @@
-"""ZTF's supernovae in six classes: heads and trees fitted to them, and their cross-validation.
+"""A network of ELAsTiCC's 20 classes and trees, fitted to ZTF's supernovae in six classes.
 
-``fit_ztf_types`` maps a network of ELAsTiCC's 20 classes to six, and ``folds`` scores the method:
+``fit_ztf_types`` maps a network of ELAsTiCC's 20 classes to six:
 
 - the branches were trained on the training part, so heads are fitted to the other parts only: the last layer of the 20
   classes, followed by a linear map to six (`fit_class_map`);
 - trees use statistics and shapes, and are fitted to all parts;
 - heads and trees have equal weights;
-- a fifth of the other parts is held out: for calibration in the released model, for scores in cross-validation.
-
-Differences of macro-F1 are bootstrapped over objects, with the same draws for both models.
+- a fifth of the other parts is held out: for calibration in the released model (``prepare``), for scores in
+  cross-validation (`training.score.ztf_types`).
 
 Legend: N light curves, O objects, H copies of the heads, F numbers, C classes of a network, six classes here.
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.lightcurve import Bool, Float64, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.parts.trees import Forest
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
-from nightjar_alerts.training.confidence.ensemble import equal_weights, pooled
 from nightjar_alerts.training.data.batches import draw_examples
 from nightjar_alerts.training.data.drawn import CLASSES, drawn_sample, join_drawn, write_drawn
 from nightjar_alerts.training.data.mixture import with_all_metadata
 from nightjar_alerts.training.data.outliers import SYNTHETIC_OUTLIERS, real_outliers, synthetic_outliers
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.surveys import as_observed
-from nightjar_alerts.training.fit.class_map import fit_class_map, logits_of_copies, mapped_logits, with_mapped_heads
+from nightjar_alerts.training.fit.class_map import fit_class_map, logits_of_copies, with_mapped_heads
 from nightjar_alerts.training.fit.heads import (
     HeadInputs,
     embeddings_of,
@@ -43,11 +40,10 @@ from nightjar_alerts.training.fit.heads import (
     statistics_network,
     statistics_of,
 )
-from nightjar_alerts.training.fit.labelled import POWER, LabelledDraws
-from nightjar_alerts.training.fit.trees.forest import boost, fit_forest, save_forest, tree_logits
-from nightjar_alerts.training.fit.trees.parameters import REGULAR, REGULAR_ROUNDS, ZTF_TYPES, ZTF_TYPES_ROUNDS
+from nightjar_alerts.training.fit.labelled import LabelledDraws
+from nightjar_alerts.training.fit.trees.forest import fit_forest, save_forest
+from nightjar_alerts.training.fit.trees.parameters import REGULAR, REGULAR_ROUNDS
 from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
-from nightjar_alerts.training.metrics import confusion, macro_f1, paired_macro_f1, softmax
 from nightjar_alerts.training.recipes.schema import Recipe
 
 Int = NDArray[np.int64]
@@ -62,35 +58,8 @@ def typed(sample: Sample) -> tuple[Sample, Int]:
     return six.take(label >= 0), label[label >= 0]
 
 
-def _boosted(
-    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int, **changes: Any
-) -> list[Int]:
-    """Fit trees with every seed to some light curves; return their predicted classes of others."""
-    weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
-    named = []
-    for seed in seeds:
-        parameters = {**ZTF_TYPES, "num_class": len(NUMBER), **changes}
-        booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
-        named.append(np.asarray(booster.predict(other_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
-    return named
-
-
-def paired(truth: Int, one: Int, other: Int, seed: int = 0) -> tuple[float, float, float]:
-    """Return the difference of macro-F1, and its central 95 % over bootstrap draws of the objects."""
-    return paired_macro_f1(truth, one, other, len(NUMBER), seed=seed)
-
-
-def _score(truth: Int, named: Int) -> float:
-    return macro_f1(confusion(truth, named, len(NUMBER)))
-
-
 DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
 FOLDS: Final = 5
-ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
-    "trees": (ZTF_TYPES_ROUNDS, {}),
-    "more regular trees": (REGULAR_ROUNDS, REGULAR),
-}
-"""Trees alone that what is fitted is compared with: rounds, and changes of `ZTF_TYPES`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,15 +82,6 @@ class ZtfTypesFit(NamedTuple):
     forest: Forest
     map_6C: Float64
     bias_6: Float64
-
-    def answers(self, drawn: SupernovaDraws, rows: NDArray[np.intp]) -> dict[str, Float64]:
-        """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
-        trees_NC = tree_logits(self.forest, drawn.statistics[rows])
-        heads_NC = mapped_logits(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
-        length_N, unknown_N = drawn.light_curves.lengths[rows], np.zeros(len(rows), np.bool_)
-        both_NC = pooled(equal_weights(self.forest, length_N), trees_NC, heads_NC, length_N, unknown_N)
-        named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
-        return {name: softmax(logits_NC) for name, logits_NC in named.items()}
 
 
 def draw_ztf_types(sample: Sample, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
@@ -158,62 +118,6 @@ def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTyp
     )  # fmt: skip
     rows = drawn.rows(learns_O & drawn.unlearned_O)
     return ZtfTypesFit(forest, *fit_class_map(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows), len(NUMBER)))
-
-
-def folds(
-    drawn: SupernovaDraws, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)
-) -> dict[str, Any]:
-    """Cross-validate ``fit_ztf_types`` and trees alone on complete light curves.
-
-    Parameters
-    ----------
-    draws : seeds of the folds, and of the trees inside. seeds : of the trees alone, of both kinds in `ALONE`.
-    """
-    rows, truth = np.flatnonzero(drawn.unlearned_O), drawn.label_O
-    report: dict[str, Any] = {"objects": len(rows), "classes": np.bincount(truth[rows]).tolist(), "draws": {}}
-    for draw in draws:
-        named = _folded(drawn, draw, seeds)
-        report["draws"][str(draw)] = compared(truth[rows], {name: top[rows] for name, top in named.items()}, seeds)
-    return report
-
-
-def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return the scores of all models, and the lead of ``both`` over each kind of trees alone, mean over seeds."""
-    pairs = {kind: [paired(truth, named["both"], named[f"{kind} {seed}"], seed) for seed in seeds] for kind in ALONE}
-    return {
-        "macro-F1": {name: _score(truth, top) for name, top in named.items()},
-        "F1": {name: _each(truth, top) for name, top in named.items()},
-        "difference": {
-            kind: [float(value) for value in np.mean(differences, axis=0)] for kind, differences in pairs.items()
-        },
-    }
-
-
-def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str, Int]:
-    """Return the class that each model predicts for the objects that the branches have not learned from."""
-    objects = len(drawn.unlearned_O)
-    fold_O = np.random.default_rng(draw).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
-    named = {name: np.zeros(objects, np.int64) for name in ("trees inside", "heads", "both")}
-    named |= {f"{kind} {seed}": np.zeros(objects, np.int64) for kind in ALONE for seed in seeds}
-    values_OF = drawn.statistics[:objects]
-    for fold in range(FOLDS):
-        tested_O = drawn.unlearned_O & (fold_O == fold)
-        rows = np.flatnonzero(tested_O)  # complete light curves come first
-        fit = fit_ztf_types(drawn, ~tested_O, seed=draw)
-        for name, p_NC in fit.answers(drawn, rows).items():
-            named[name][rows] = p_NC.argmax(axis=1)
-        learned = values_OF[~tested_O], drawn.label_O[~tested_O]
-        for kind, (rounds, changes) in ALONE.items():
-            tops = _boosted(*learned, values_OF[rows], seeds, rounds, **changes)
-            for seed, top in zip(seeds, tops, strict=True):
-                named[f"{kind} {seed}"][rows] = top
-    return named
-
-
-def _each(truth: Int, named: Int) -> dict[str, float]:
-    counts = confusion(truth, named, len(NUMBER))
-    f1 = 2 * np.diag(counts) / np.maximum(counts.sum(0) + counts.sum(1), 1)
-    return dict(zip(NUMBER, f1.tolist(), strict=True))
 
 
 def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:

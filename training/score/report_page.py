@@ -1,18 +1,25 @@
-"""The page of an evaluation on a labelled table: one HTML file without scripts, fonts or network access."""
+"""The page of a report of served predictions: one HTML file without scripts, fonts or network access."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from nightjar_alerts import pictures
+from nightjar_alerts import Result, pictures
+from nightjar_alerts.training.metrics import SURE
 from nightjar_alerts.training.score import figures
-from nightjar_alerts.training.score.labelled import COMPARED, Answers, Report
 from nightjar_alerts.training.score.page import COLUMNS, TEMPLATES, source
+from nightjar_alerts.training.score.report import COMPARED, Report
 
 SCORES = {name: title for name, title in COLUMNS.items() if name != "hierarchical_f1"}
+SERVED = {
+    "set_coverage": "coverage",
+    "set_size": "classes per set",
+    "set_withheld": "withheld",
+    "sure_and_wrong": "sure and wrong",
+}
 
 
 def write_page(path: Path, report: Report) -> None:
@@ -24,19 +31,25 @@ def write_page(path: Path, report: Report) -> None:
 def page(report: Report) -> str:
     """Return the HTML document."""
     values = report.values
-    return TEMPLATES.get_template("labelled.html.j2").render(
+    return TEMPLATES.get_template("report.html.j2").render(
         report=values,
         score_columns=list(SCORES.values()),
-        scores=[
-            [name, str(model["objects"]), str(model["scores"]["classified"]), *_scores(model["scores"])]
-            for name, model in values["models"].items()
-        ],
+        served_columns=list(SERVED.values()),
+        sure=SURE,
+        scores=[_whole(name, model) for name, model in values["models"].items()],
         differences=[[name, *_difference(one)] for name, one in values["differences"].items()],
-        models=[_model(name, model, report) for name, model in values["models"].items()],
+        models=[_model(name, model, report.worst[name]) for name, model in values["models"].items()],
     )
 
 
-def _model(name: str, model: Mapping[str, Any], report: Report) -> dict[str, Any]:
+def _whole(name: str, model: Mapping[str, Any]) -> list[str]:
+    """Return the scores of all objects."""
+    scores = model["scores"]
+    sets = (_number(scores[key]) for key in SERVED)
+    return [name, str(model["objects"]), str(scores["classified"]), *_scores(scores), *sets]
+
+
+def _model(name: str, model: Mapping[str, Any], worst: Sequence[Result]) -> dict[str, Any]:
     """Return the tables, figures and pictures of one model."""
     parts: dict[str, Any] = {
         "name": name,
@@ -65,7 +78,7 @@ def _model(name: str, model: Mapping[str, Any], report: Report) -> dict[str, Any
             )]
             for one in model["worst"]
         ],
-        "pictures": _pictures(model, report, report.answers[name]),
+        "pictures": [Markup(pictures.svg(result)) for result in worst],  # a picture escapes its texts
     }  # fmt: skip
 
 
@@ -84,17 +97,6 @@ def _confusion(model: Mapping[str, Any]) -> Any:
     support_C = counts_CC.sum(1)
     percent_CC = 100 * counts_CC / np.where(support_C > 0, support_C, np.nan)[:, None]
     return figures.confusion_figure(percent_CC, classes, support_C.astype(int).tolist(), "percent of each true class")
-
-
-def _pictures(model: Mapping[str, Any], report: Report, answers: Answers) -> list[Markup]:
-    """Return the light curves of the worst objects, whose texts are escaped by the picture."""
-    row_of = {one.object_id: row for row, one in enumerate(report.objects)}
-    drawn = []
-    for one in model["worst"]:
-        if answers.results:  # stored results come without their light curves
-            picture = pictures.svg(answers.results[row_of[one["object_id"]]])
-            drawn.append(Markup(picture))  # the picture escapes its texts
-    return drawn
 
 
 def _group(one: Mapping[str, Any]) -> list[str]:
