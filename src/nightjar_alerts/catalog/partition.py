@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from nightjar_alerts.catalog.columns import Columns, Row
 from nightjar_alerts.catalog.increments import Earlier
-from nightjar_alerts.catalog.partitions import Partition
+from nightjar_alerts.catalog.partitions import Partition, digest_of
 from nightjar_alerts.catalog.reading import Item, TableReading, packets_of
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.request import Options
-from nightjar_alerts.core.serializer import RequestedPrior, serializer_of
+from nightjar_alerts.core.serializer import serializer_of
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.results import Result
@@ -176,6 +176,8 @@ def write_partition(
             if waiting:
                 writer.write_table(pa.concat_tables(waiting))
             written.met = 0 if index is None else index.met
+            if digest_of([*partition.sources, *partition.margin]) != (partition.bytes, partition.digest):
+                raise TableError("the input changed while it was read: run the same command again")
     except PartitionError:
         raise
     except Exception as error:
@@ -268,7 +270,7 @@ def models_of(classifier: Classifier) -> tuple[tuple[str, ...], tuple[str, ...],
     return tuple(classes), tuple(bands), models
 
 
-def check_prior(classifier: Classifier, prior: RequestedPrior) -> None:
+def check_prior(classifier: Classifier, prior: str | Mapping[str, Any] | None) -> None:
     """Raise PriorError if no model can use these class shares."""
     errors = []
     for bundle in classifier.bundles.values():

@@ -271,7 +271,7 @@ def _has_rows(output: Path, partitions: Sequence[Partition], rows: int) -> bool:
     """Return whether the files of a finished catalogue still have all its rows."""
     paths = [path for partition in partitions if (path := output / partition.name).exists()]
     try:
-        return sum(pq.read_metadata(path).num_rows for path in paths) == rows
+        return rows == sum(pq.read_metadata(path).num_rows for path in paths)
     except (OSError, ValueError):  # a damaged file, which the run names
         return False
 
