@@ -188,8 +188,10 @@ class ProgressBar:
         if self._shows:
             from tqdm import tqdm
 
-            text = "{percentage:3.0f}%|{bar:30}| {postfix}, {elapsed} elapsed, {remaining} left"
-            self._bar = tqdm(total=size, initial=done_size, file=sys.stderr, leave=False, bar_format=text)
+            text = "{percentage:3.0f}%|{bar:30}| {desc}, {elapsed} elapsed, {remaining} left"
+            self._bar = tqdm(
+                desc="0 rows", total=size, initial=done_size, file=sys.stderr, leave=False, bar_format=text
+            )
 
     def rows(self, count: int) -> None:
         """Show rows of a partition that is not finished; its bytes are estimated from those before."""
@@ -210,7 +212,7 @@ class ProgressBar:
         count = self._rows + self._of_partition
         rate = count / max(1e-3, self._bar.format_dict["elapsed"])
         self._bar.n = min(self._bar.total, self._bar.initial + self._finished_bytes + more)
-        self._bar.set_postfix_str(f"{count:,} rows, {rate:,.0f}/s", refresh=True)
+        self._bar.set_description_str(f"{count:,} rows, {rate:,.0f}/s", refresh=True)
 
     def note(self, line: Guess | str) -> None:
         """Print a sentence above the bar."""

@@ -271,9 +271,10 @@ def _has_rows(output: Path, partitions: Sequence[Partition], rows: int) -> bool:
     """Return whether the files of a finished catalogue still have all its rows."""
     paths = [path for partition in partitions if (path := output / partition.name).exists()]
     try:
-        return rows == sum(pq.read_metadata(path).num_rows for path in paths)
+        found: int = sum(pq.read_metadata(path).num_rows for path in paths)
     except (OSError, ValueError):  # a damaged file, which the run names
         return False
+    return found == rows
 
 
 def _fingerprint(request: Request, source: _Source, columns: Columns, models: Mapping[str, str]) -> dict[str, Any]:
