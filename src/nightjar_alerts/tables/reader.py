@@ -935,10 +935,9 @@ def _is_moving(column: Array, rule: str) -> Bool:
 def _without(column: Array, sentinels: Sequence[float]) -> Array:
     """Return a column with sentinels as missing values."""
     if is_text(column):
-        found = [text for text in set(column) if isinstance(text, str) and text.lstrip().startswith("-")]
-        known = {text for text in found if _number(text) in sentinels}
-        if 0.0 in sentinels:
-            known |= {text for text in set(column) if isinstance(text, str) and _number(text) == 0.0}
+        are_negative = max(sentinels) < 0  # most are, and only texts with a sign need to be read
+        found = [text for text in set(column) if isinstance(text, str)]
+        known = {text for text in found if (not are_negative or "-" in text) and _number(text) in sentinels}
         return object_column([None if text in known else text for text in column]) if known else column
     if column.dtype.kind not in "fiu":
         return column

@@ -250,14 +250,18 @@ def _decide_numbers(
 ) -> Decision[Mapping[str, str]]:
     scheme = options.filter_numbers or roles.survey.filter_numbers
     found = {int(name) for name in names if _NUMBERS.fullmatch(name)}
-    key = plain(last_part(column))
+    key, basis = plain(last_part(column)), ""
     if not scheme:
-        if survey_of(roles, options) == "ztf" or (key in ("fid", "filterid") and found <= {1, 2, 3}):
+        if survey_of(roles, options) == "ztf" or (key == "fid" and found <= {1, 2, 3}):
             scheme = "ztf"
-        elif (0 in found and found <= set(range(6))) or key in ("passband", "passbandid", "lsstband"):
+        elif key in ("passband", "passbandid", "lsstband"):
             scheme = "lsst"
+        elif key == "filterid" and found <= {1, 2, 3}:
+            scheme, basis = "ztf", "assumed: "  # VISTA has 1 Z, 2 Y, 3 J
+        elif 0 in found and found <= set(range(6)):
+            scheme, basis = "lsst", "assumed: "
         elif found & {4, 5} and found <= set(range(1, 6)):
-            scheme = "ps1"
+            scheme, basis = "ps1", "assumed: "
     described = {
         name: ", ".join(f"{number} {band}" for number, band in numbering.items())
         for name, numbering in NUMBERINGS.items()
@@ -266,6 +270,6 @@ def _decide_numbers(
         listed = ", ".join(map(str, sorted(found)))
         choices = [Choice(name, text) for name, text in described.items()]
         raise TableQuestion(f"Which filters are the numbers {listed} in {column!r}?", "filter_numbers", choices)
-    text = f"numbers in {column!r} are filters of {scheme} ({described[scheme]})"
+    text = f"{basis}numbers in {column!r} are filters of {scheme} ({described[scheme]})"
     guesses = () if options.filter_numbers else (Guess("filter_numbers", scheme, text),)
     return Decision(NUMBERINGS[scheme], guesses)

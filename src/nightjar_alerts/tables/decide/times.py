@@ -45,8 +45,8 @@ def find_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
         likely = likely[:1] or numeric[:1]
     if len(likely) == 1:
         return roles.taking(evidence, options, "time", likely[0])
-    own = {split[0] for name in roles.points if (split := filter_and_role(name)) and split[1] == "time"}
-    if not likely and len(own) > 1:  # times by filter
+    own = {name: split[0] for name in roles.points if (split := filter_and_role(name)) and split[1] == "time"}
+    if len(set(own.values())) > 1 and set(likely) <= own.keys():  # times by filter
         return roles
     choices = [Choice(name, "looks like dates") for name in likely]
     has_brightness = candidates(evidence, roles, "mag") or candidates(evidence, roles, "flux")
@@ -133,7 +133,8 @@ def _zero(name: str, zero: float, basis: str = "") -> Decision[TimeScale]:
 
 def _zero_in(text: str) -> float:
     """Return the date from which times count by a text such as ``HJD-2450000`` or ``JD (2450000+)``, 0 without one."""
-    found = ZERO_IN_NAME.search(re.sub(r"[()\[\]+]|,?\s*(days?|d)$", " ", text))
+    bare = re.sub(r"\((?:tdb|tcb|utc|tt|tai)\)", "", text, flags=re.IGNORECASE)
+    found = ZERO_IN_NAME.search(re.sub(r"[()\[\]+]|,?\s*(days?|d)$", " ", bare))
     return float(found[2]) if found else 0.0
 
 
