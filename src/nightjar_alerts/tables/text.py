@@ -265,7 +265,7 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _form_of(lines: Sequence[str], name: str) -> _Form:
     """Find the layout of a text table from its first lines. Raises TableError."""
-    if (known := _snana(lines) or _machine_readable(lines) or _snoopy(lines) or _asas(lines)) is not None:
+    if (known := next(filter(None, (read(lines) for read in _KNOWN_FORMS)), None)) is not None:
         return known
     content = [
         (place, line) for place, line in enumerate(lines) if line.strip() and not line.lstrip().startswith(("#", "\\"))
@@ -343,11 +343,13 @@ def _units_of_row(row: Sequence[str], width: int) -> dict[int, str]:
     fields = [text.strip().strip("'\"") for text in row]
     if len(fields) != width or not any(fields) or not all(not text or _UNIT.fullmatch(text) for text in fields):
         return {}
-    return {number: text.strip("()[]") for number, text in enumerate(fields) if text}
+    # Among units without brackets, those in brackets are of logarithms (vizier.cds.unistra.fr/vizier/doc/catstd-3.2.htx).
+    marks = "()[]" if all(text.startswith(("(", "[")) for text in fields if text) else "()"
+    return {number: text.strip(marks) for number, text in enumerate(fields) if text}
 
 
 _UNIT: Final = re.compile(
-    r"[(\[][^()\[\]]{0,40}[)\]]|---?|mag|mmag|d|days?|MJD|JD|BJD|HJD|s|sec|seconds?|deg|degrees?|arcsec|[nuµμm]?Jy|"
+    r"[(\[][^()\[\]]{0,40}[)\]]|10[-+]\d{1,2}[A-Za-z]{1,9}|---?|mag|mmag|d|days?|MJD|JD|BJD|HJD|s|sec|seconds?|deg|degrees?|arcsec|[nuµμm]?Jy|"
     r"(micro|nano|milli)?jansky|adu|counts?|e-/s|electron/s|pix(el)?|[kM]?pc|AB|ABmag|Vega|none|1",
     re.IGNORECASE,
 )
@@ -409,6 +411,23 @@ def _asas(lines: Sequence[str]) -> _Form | None:
     return _Form(_unique(["designation", *names]), "", 0, section=_DESIGNATION)
 
 
+_SALT_NAME: Final = re.compile(r"#\s{0,9}(?:([A-Za-z_]\w{0,40})\s{0,9}:|(end)\s{0,99}$)")
+_SALT_KEYS: Final = {"SN": "name", "BAND": "band", "MAGSYS": "magsys", "Z_HELIO": "redshift", "REDSHIFT": "redshift"}
+
+
+def _salt(lines: Sequence[str]) -> _Form | None:
+    """Return the layout of SALT's light curves: keys behind ``@``, a line for the name of each column, and ``#end :``.
+
+    Source: https://github.com/sncosmo/sncosmo/blob/master/sncosmo/io.py
+    """
+    names = [(place, match[1] or match[2]) for place, line in enumerate(lines) if (match := _SALT_NAME.match(line))]
+    if len(names) < 3 or names[-1][1] != "end":
+        return None
+    pairs = [line[1:].split() for line in lines[: names[-1][0]] if line.startswith("@")]
+    constants = {_SALT_KEYS[pair[0]]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _SALT_KEYS}
+    return _Form(_unique([name for _, name in names[:-1]]), "", names[-1][0] + 1, constants=constants)
+
+
 _BYTES: Final = re.compile(
     r"\s{0,9}(?:(?P<first>\d{1,5})\s{0,3}-)?\s{0,5}(?P<last>\d{1,5})\s{1,9}[AIFEDL][\d.]{0,9}\s{1,9}(?P<unit>\S{1,40})"
     r"\s{1,20}(?P<label>\S{1,100})(?:\s(?P<explanation>.*)|$)"
@@ -436,3 +455,6 @@ def _machine_readable(lines: Sequence[str]) -> _Form | None:
         if zero := _ZERO_OF_TIMES.search(row["explanation"] or ""):
             units[name] = zero[0]
     return _Form(names, skip=rules[-1] + 1, spans=spans, units=units)
+
+
+_KNOWN_FORMS: Final = (_snana, _machine_readable, _snoopy, _asas, _salt)

@@ -36,7 +36,11 @@ def find_band(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
         return _wide_of_survey(evidence, roles)
     pool = [*roles.points, *evidence.scalars] if roles.nested else roles.points
     roles = find(evidence, roles, options, "band", pool, evidence.holds_filters)
-    if "band" in roles.columns:
+    if (column := roles.columns.get("band")) is not None:
+        named = [name for name in candidates(evidence, roles, "band", pool) if evidence.is_all_filters(name)]
+        are_numbers = all(map(_NUMBERS.fullmatch, evidence.distinct(column)))
+        if named and are_numbers and "band" not in options.columns:  # such as band_name
+            return roles.without("band").taking(evidence, options, "band", named[0])
         return roles
     by_value = free(roles, pool, evidence.is_all_filters)
     if len(by_value) == 1:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from nightjar_alerts.models.photometry import Float64
-from nightjar_alerts.tables.columns import Bool, is_text, texts
+from nightjar_alerts.tables.columns import MISSING_TEXTS, Bool, is_text, texts
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Roles, candidates, find, free
@@ -70,10 +70,10 @@ def find_names(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles
 
 def _holds_names(evidence: Evidence, roles: Roles, name: str) -> bool:
     """Return whether a column may hold names of objects: they repeat, unless the column's name shows what they are."""
-    if evidence.values(name).dtype.kind == "f" and not evidence.is_whole(name):
+    if evidence.is_numeric(name) and not evidence.is_whole(name):  # such as dnearestrefsrc of ZTF, also in text
         return False
     names = texts(evidence.values(name))
-    present = [text for text in names if text]
+    present = [text for text in names if text.lower() not in MISSING_TEXTS]
     is_row_number = not roles.nested and len(present) > 3 and len(set(present)) == len(present)
     if is_row_number and not evidence.keys[name] & STRONG_IDS:
         return False

@@ -17,6 +17,10 @@ SPREADSHEET_DAYS: Final = (36_526, 47_500)
 """Spreadsheet day numbers of the years 2000 to 2030; read as MJD they would lie before 1989."""
 SPREADSHEET_ZERO: Final = 15_018
 """MJD of day 0 of a spreadsheet."""
+LATEST_UNIX: Final = 4.1e9
+"""Seconds since 1970 in the year 2099; MJD in seconds is larger since 1988."""
+UNIX_ZERO: Final = 40_587.0
+"""MJD of seconds since 1970."""
 CHECKED_CLOCKS: Final = 64
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 
@@ -94,8 +98,11 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _offset(offset, f"{offset}", f"times in {name!r} count from MJD {offset:g}")
     if 2.3e6 < middle < 2.6e6:
         return _format("jd", f"times in {name!r} are Julian dates")
-    if 1e8 < middle < 1e10:
+    if 1e8 < middle < LATEST_UNIX:
         return _format("unix", f"times in {name!r} are seconds since 1970")
+    if LATEST_UNIX <= middle < 1e10:  # TAI of SDSS
+        text = f"{'' if 'tai' in key else 'assumed: '}times in {name!r} are MJD in seconds"
+        return Decision(TimeScale("unix", -UNIX_ZERO), (Guess("time_format", "unix", text),))
     if 1e11 < middle < 1e13:
         return _format("unix_ms", f"times in {name!r} are milliseconds since 1970")
     if 1850 < middle < 2150 and ("year" in key or key in ("epoch", "date")):
