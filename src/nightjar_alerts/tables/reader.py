@@ -808,15 +808,15 @@ class Table:
     def _mjd(self, layout: Layout, column: Array) -> tuple[Float64, Bool]:
         form = layout.time.format
         mjd, bad = iso_times(texts(column)) if form == "iso" and column.dtype.kind != "M" else numbers(column)
-        mjd = mjd + layout.time.offset
         if form == "jd":
-            mjd -= JD_MINUS_MJD
+            mjd = mjd - JD_MINUS_MJD
         elif form == "unix":
             mjd = mjd / 86_400.0 + UNIX_EPOCH_MJD
         elif form == "unix_ms":
             mjd = mjd / MILLISECONDS_PER_DAY + UNIX_EPOCH_MJD
         elif form == "year":
             mjd = (mjd - 2000.0) * DAYS_PER_YEAR + MJD_OF_2000
+        mjd = mjd + layout.time.offset  # in days, whatever the format
         mjd[(mjd <= -1e5) | (np.abs(mjd) > 1e7)] = np.nan
         if layout.time.is_utc:
             mjd = mjd_tai_of_mjd(mjd, layout.time.shift_seconds)

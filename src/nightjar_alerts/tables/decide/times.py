@@ -21,6 +21,8 @@ LATEST_UNIX: Final = 4.1e9
 """Seconds since 1970 in the year 2099; MJD in seconds is larger since 1988."""
 UNIX_ZERO: Final = 40_587.0
 """MJD of seconds since 1970."""
+JULIAN_DATES: Final = (2_396_759.0, 2_488_070.0)
+"""Of the years 1850 and 2100."""
 CHECKED_CLOCKS: Final = 64
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 
@@ -102,14 +104,14 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _format("unix", f"times in {name!r} are seconds since 1970")
     if LATEST_UNIX <= middle < 1e10:  # TAI of SDSS
         text = f"{'' if 'tai' in key else 'assumed: '}times in {name!r} are MJD in seconds"
-        return Decision(TimeScale("unix", -UNIX_ZERO), (Guess("time_format", "unix", text),))
+        return Decision(TimeScale("unix", -UNIX_ZERO), (Guess("", "", text),))
     if 1e11 < middle < 1e13:
         return _format("unix_ms", f"times in {name!r} are milliseconds since 1970")
     if 1850 < middle < 2150 and ("year" in key or key in ("epoch", "date")):
         return _format("year", f"times in {name!r} are decimal years")
     if 19_000_101 <= middle <= 21_001_231:
         return _format("iso", f"times in {name!r} are dates as YYYYMMDD")
-    if -2_000 <= middle < 15_000 and zero:
+    if zero and (-2_000 <= middle < 15_000 or JULIAN_DATES[0] < middle + zero < JULIAN_DATES[1]):
         return _zero(name, zero)
     if 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
         return _zero(name, 2_400_000)
