@@ -343,7 +343,7 @@ def _units_of_row(row: Sequence[str], width: int) -> dict[int, str]:
     fields = [text.strip().strip("'\"") for text in row]
     if len(fields) != width or not any(fields) or not all(not text or _UNIT.fullmatch(text) for text in fields):
         return {}
-    # Among units without brackets, those in brackets are of logarithms (vizier.cds.unistra.fr/vizier/doc/catstd-3.2.htx).
+    # Among units without brackets, those in brackets are of logarithms: vizier.cds.unistra.fr/vizier/doc/catstd-3.2.htx
     marks = "()[]" if all(text.startswith(("(", "[")) for text in fields if text) else "()"
     return {number: text.strip(marks) for number, text in enumerate(fields) if text}
 
