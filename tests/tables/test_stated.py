@@ -350,3 +350,23 @@ def test_snoopy_file_without_time_zero_and_with_two_filters_is_read() -> None:
     (item,) = table
     assert (list(item.band), item.metadata["zspec"]) == (["B", "V"], 0.005871)
     assert any(guess.is_assumption and guess.option == "time_offset" for guess in table.guesses)
+
+
+@pytest.mark.parametrize("time", ["HJD-2450000", "MJD-50000"])
+def test_zero_of_times_that_the_values_contradict_is_a_question(time: str) -> None:
+    with pytest.raises(TableQuestion) as caught:
+        read_table(table_of(f"name,{time},band,mag,err", list(ROWS)), name="a.csv")
+    assert caught.value.option == "time_offset"
+
+
+def test_files_of_several_objects_in_one_table_are_a_question() -> None:
+    rows = [(f"SN{1 + k // 6}.dat", *row[1:]) for k, row in enumerate([*ROWS, *ROWS])]
+    with pytest.raises(TableQuestion) as caught:
+        read_table(table_of("file,mjd,band,mag,err", rows), name="a.csv")
+    assert caught.value.option == "columns.object_id"
+
+
+def test_rows_that_are_no_detections_are_limits() -> None:
+    rows = [(*row, int(k == 2)) for k, row in enumerate(ROWS)]
+    (item,) = read_table(table_of("name,mjd,band,mag,err,nondet", rows), name="a.csv")
+    assert list(np.flatnonzero(item.rejected["upper limit"])) == [2]

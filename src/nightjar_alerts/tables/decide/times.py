@@ -113,6 +113,10 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _format("iso", f"times in {name!r} are dates as YYYYMMDD")
     if zero and (-2_000 <= middle < 15_000 or JULIAN_DATES[0] < middle + zero < JULIAN_DATES[1]):
         return _zero(name, zero)
+    if zero and zero != 2_400_000 and 15_000 <= middle < 100_000:
+        text = f"By its name or unit, {name!r} counts from JD {zero:.1f}, but its values, such as {middle:.2f}, do not."
+        choices = [Choice("0", "they are MJD"), Choice("-0.5", "they are JD - 2400000")]
+        raise TableQuestion(text, "time_offset", choices)
     if 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
         return _zero(name, 2_400_000)
     if 15_000 <= middle < 100_000 and is_jd and not zero:
