@@ -294,4 +294,5 @@ def are_contradictory(value: Float64, error: Float64) -> bool:
     if good.sum() < 2:
         return False
     low, high = int(np.argmin(np.where(good, value, np.inf))), int(np.argmax(np.where(good, value, -np.inf)))
-    return bool(value[high] - value[low] > MAX_SIGMA * np.hypot(error[high], error[low]))
+    with np.errstate(over="ignore"):  # of fluxes that are not plausible
+        return bool(value[high] - value[low] > MAX_SIGMA * np.hypot(error[high], error[low]))
