@@ -370,3 +370,22 @@ def test_rows_that_are_no_detections_are_limits() -> None:
     rows = [(*row, int(k == 2)) for k, row in enumerate(ROWS)]
     (item,) = read_table(table_of("name,mjd,band,mag,err,nondet", rows), name="a.csv")
     assert list(np.flatnonzero(item.rejected["upper limit"])) == [2]
+
+
+def test_names_that_differ_in_capital_letters_only_are_an_assumption() -> None:
+    rows = [("PTF11kly" if k % 2 else "PTF11KLY", *row[1:]) for k, row in enumerate([*ROWS, *ROWS])]
+    table = read_table(table_of("name,mjd,band,mag,err", rows), name="a.csv")
+    assert any(guess.is_assumption and "PTF11KLY and PTF11kly" in guess.text for guess in table.guesses)
+
+
+def test_lightkurve_flux_that_is_normalized_is_a_question() -> None:
+    rows = [(1_325.3 + k, 1.0 + 0.01 * (k % 3), 0.001, 0) for k in range(8)]
+    with pytest.raises(TableQuestion) as caught:
+        read_table(table_of("time,flux,flux_err,quality", rows), TableOptions(band="i"), name="qlp.csv")
+    assert caught.value.option == "flux_unit"
+
+
+def test_neowise_columns_are_named_as_infrared() -> None:
+    rows = [(row[1], 12.0, 0.02, 11.9, 0.02) for row in ROWS]
+    with pytest.raises(TableError, match="w1mpro, w2mpro are of infrared filters"):
+        read_table(table_of("mjd,w1mpro,w1sigmpro,w2mpro,w2sigmpro", rows), name="neowise.csv")

@@ -1,7 +1,7 @@
 """Which column names the objects, and whether rows contradict that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -174,11 +174,15 @@ def check_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> tu
         return ()
     names = _names_of_rows(evidence, roles)
     if "object_id" in roles.columns:
-        if not (apart := _apart(evidence, roles, names)):
-            return ()
-        listed = ", ".join(apart[:SHOWN_NAMES]) + (" ..." if len(apart) > SHOWN_NAMES else "")
-        text = f"assumed: rows of {listed} are one object each, although they are farther apart than "
-        return (Guess("columns.object_id", "", f"{text}{MAX_SPREAD_ARCSEC:g} arcseconds"),)
+        guesses = list[Guess]()
+        if apart := _apart(evidence, roles, names):
+            listed = ", ".join(apart[:SHOWN_NAMES]) + (" ..." if len(apart) > SHOWN_NAMES else "")
+            text = f"assumed: rows of {listed} are one object each, although they are farther apart than "
+            guesses.append(Guess("columns.object_id", "", f"{text}{MAX_SPREAD_ARCSEC:g} arcseconds"))
+        if similar := _similar(names):
+            text = "are different objects, although their names differ in capital letters, blanks or underscores only"
+            guesses.append(Guess("columns.object_id", "", f"assumed: {' and '.join(similar)} {text}"))
+        return tuple(guesses)
     count = int(_contradictory(evidence, roles).sum())
     if not count or options.object_id or "object_id" in options.columns:
         return ()
@@ -196,6 +200,14 @@ def check_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> tu
         )
     hint = f"; columns that may name objects: {', '.join(columns)}" if columns else ""
     return (Guess("columns.object_id", "", text + hint),)
+
+
+def _similar(names: Iterable[object]) -> list[str]:
+    """Return the first names that differ in capital letters, blanks and underscores only; empty without any."""
+    known: dict[str, list[str]] = {}
+    for name in sorted(set(map(str, names))):
+        known.setdefault(re.sub(r"[\s_]", "", name).lower(), []).append(name)
+    return next((same for same in known.values() if len(same) > 1), [])[:SHOWN_NAMES]
 
 
 def _names_of_rows(evidence: Evidence, roles: Roles) -> Sequence[str]:
