@@ -389,3 +389,10 @@ def test_neowise_columns_are_named_as_infrared() -> None:
     rows = [(row[1], 12.0, 0.02, 11.9, 0.02) for row in ROWS]
     with pytest.raises(TableError, match="w1mpro, w2mpro are of infrared filters"):
         read_table(table_of("mjd,w1mpro,w1sigmpro,w2mpro,w2sigmpro", rows), name="neowise.csv")
+
+
+@pytest.mark.parametrize(("name", "is_stated"), [("magpsf", True), ("mag_psf", False)])
+def test_psf_magnitudes_are_of_difference_images_only_under_the_name_of_ztf(name: str, is_stated: bool) -> None:
+    table = read_table(table_of(f"object_id,mjd,filter,{name},err", list(ROWS)), name="a.csv")
+    (guess,) = [guess for guess in table.guesses if guess.option == "flux_kind"]
+    assert guess.is_assumption != is_stated
