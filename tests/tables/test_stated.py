@@ -396,3 +396,9 @@ def test_psf_magnitudes_are_of_difference_images_only_under_the_name_of_ztf(name
     table = read_table(table_of(f"object_id,mjd,filter,{name},err", list(ROWS)), name="a.csv")
     (guess,) = [guess for guess in table.guesses if guess.option == "flux_kind"]
     assert guess.is_assumption != is_stated
+
+
+def test_days_in_a_column_of_mjd_that_are_no_date_are_an_assumption() -> None:
+    rows = [(row[0], row[1] - 50_000, *row[2:]) for row in ROWS]
+    table = read_table(table_of("name,mjd,band,mag,err", rows), name="a.csv")
+    assert any(guess.is_assumption and "unknown date" in guess.text for guess in table.guesses)

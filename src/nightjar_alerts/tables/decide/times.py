@@ -126,7 +126,7 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _zero(name, known) if known else _zero(name, 2_450_000.0, "assumed: ")
     if middle < 15_000 and evidence.is_positional:
         return _zero(name, 2_450_000.0, "assumed: ")
-    if middle < 15_000 and not key.startswith("mjd"):
+    if middle < 15_000:
         return _offset(0.0, "0", f"assumed: times in {name!r} are days from an unknown date, which does not matter")
     return Decision(TimeScale())
 
