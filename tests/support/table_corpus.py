@@ -894,7 +894,7 @@ CORPUS = [
         "https://github.com/sncosmo/sncosmo/blob/master/sncosmo/tests/data/lc-03D4ag.list",
         "@SN 03D4ag\n@SURVEY SNLS\n#Date:\n#Flux:\n#Fluxerr:\n#ZP:\n#Filter:\n#MagSys:\n#end",
         "{mjd} {dn} {dne} {zp} {band} AB_B12",
-        {"MEGACAM::g": "g", "MEGACAM::r": "r"},
+        {"MEGACAMPSF::g": "g", "MEGACAMPSF::r": "r"},
         file="lc-03D4ag.list",
         objects=("03D4ag",),
         opened="github.com/sncosmo/sncosmo, sncosmo/tests/data/lc-03D4ag.list",
