@@ -1,6 +1,7 @@
 """Tables: stated values are used, assumptions are reported, contradictions are questions or are counted."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +272,7 @@ def test_flux_of_a_filter_with_few_magnitudes_has_its_own_zero_point() -> None:
 ROWS = [("a", 58_700.25 + 3 * k, "gr"[k % 2], 19.0 + 0.1 * k, 0.05) for k in range(6)]
 
 
-def table_of(names: str, rows: list[tuple[object, ...]]) -> bytes:
+def table_of(names: str, rows: Sequence[Sequence[object]]) -> bytes:
     return "\n".join([names, *(",".join(map(str, row)) for row in rows)]).encode()
 
 
@@ -300,8 +301,8 @@ def test_unit_in_brackets_among_others_is_of_logarithms_and_not_supported() -> N
 def test_distances_in_a_column_named_like_a_source_do_not_split_the_object() -> None:
     rows = [(*row[1:], 0.231 if k % 2 else 0.318) for k, row in enumerate(ROWS)]
     assert len(list(read_table(table_of("mjd,band,mag,err,dnearestrefsrc", rows), name="a.csv"))) == 1
-    rows = [(*row[1:], "null") for row in ROWS]
-    (item,) = read_table(table_of("mjd,band,mag,err,nearest_src", rows), name="a.csv")
+    named = [(*row[1:], "null") for row in ROWS]
+    (item,) = read_table(table_of("mjd,band,mag,err,nearest_src", named), name="a.csv")
     assert item.object_id == "a"
 
 
