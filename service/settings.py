@@ -275,6 +275,19 @@ class Settings(CommonSettings):
         description="JSON list of SHA-256 digests (hexadecimal) of the API keys of the admin API, which are not those "
         "of /v1",
     )
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="TCP port of the Open Inference Protocol over gRPC on `host`; needs the `grpc` extra; unset: none",
+    )
+    grpc_certificate: Path | None = Field(
+        None, description="PEM file of the certificate chain for TLS on `grpc_port`; unset: no TLS"
+    )
+    grpc_certificate_key: Path | None = Field(None, description="PEM file of the private key of `grpc_certificate`")
+    grpc_max_message_bytes: int = Field(
+        4 * MIB, ge=1024, le=2**31 - 1, description="maximum size in bytes of a message over gRPC"
+    )
     default_deadline_ms: int = Field(30_000, ge=1, description="default deadline of a request in milliseconds")
     max_deadline_ms: int = Field(300_000, ge=1, description="maximum deadline of a request in milliseconds")
     max_requests: int = Field(

@@ -35,7 +35,7 @@ from nightjar_alerts.service.http.edge.errors import (
     raise_problem,
 )
 from nightjar_alerts.service.http.edge.keys import KeyRing
-from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
+from nightjar_alerts.service.http.edge.middleware import RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import service_config
 from nightjar_alerts.service.http.edge.sites import SiteMiddleware
 from nightjar_alerts.service.http.lifecycle import Service, get_service
@@ -260,8 +260,11 @@ def _listed_shadow(shadow: Shadow) -> ShadowState:
     )
 
 
-class AdminAuthMiddleware(AuthMiddleware):
+class AdminAuthMiddleware:
     """Admits requests with a valid key, or all requests if no keys are configured."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self.app, self.keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -483,7 +486,7 @@ def create_admin_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
-    app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
+    app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}))
     if not service.settings.admin_keys:
         app.add_middleware(SiteMiddleware, allowed_hosts=service.settings.allowed_hosts, reading=())
     app.add_middleware(RequestMiddleware, metrics=service.metrics)

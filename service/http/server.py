@@ -34,7 +34,6 @@ from starlette.types import ASGIApp
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.admin import AdminServer
 from nightjar_alerts.service.http.edge.errors import raise_problem, reraise
-from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import service_config
 from nightjar_alerts.service.http.edge.sites import SiteMiddleware
@@ -104,14 +103,7 @@ def create_app(service: Service) -> FastAPI:
 def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
     """Wrap the application in its middleware; the last is the outermost."""
     settings = service.settings
-    wrapped: ASGIApp = AuthMiddleware(
-        app,
-        keys=KeyRing(settings.keys),
-        max_requests=settings.max_requests,
-        quotas=service.quotas,
-        protected_paths=settings.protected_paths,
-        metrics=service.metrics,
-    )
+    wrapped: ASGIApp = AuthMiddleware(app, service.admission)
     if settings.cors_origins:
         wrapped = CORSMiddleware(
             wrapped,
