@@ -346,6 +346,12 @@ class Settings(CommonSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_certificate(self) -> Self:
+        if (self.grpc_certificate is None) != (self.grpc_certificate_key is None):
+            raise ValueError("grpc_certificate and grpc_certificate_key are set together")
+        return self
+
+    @model_validator(mode="after")
     def _check_limited_names(self) -> Self:
         if unknown := sorted(self.key_limits.keys() - self.keys.keys() - {"*"}):
             raise ValueError(

@@ -213,10 +213,17 @@ def make_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Create the response of a request, with its timings and the roles of the models used."""
-    named = {"Server-Timing": timings.header(outcomes), **(headers or {})}
-    metrics = get_service(request).metrics
+    named = {**response_headers(get_service(request).metrics, handles, outcomes, timings), **(headers or {})}
+    return Response(content, headers=named, media_type=media_type)
+
+
+def response_headers(
+    metrics: Metrics, handles: Sequence[ModelHandle], outcomes: Sequence[Outcome], timings: Timings
+) -> dict[str, str]:
+    """Return the headers with the timings of a request and the roles of the models used, and count those."""
+    named = {"Server-Timing": timings.header(outcomes)}
     if roles := sorted({handle.role for handle in handles if handle.role}):
         for role in roles:
             metrics.substitutes.labels(role).inc()
         named[ROLE_HEADER] = ", ".join(roles)
-    return Response(content, headers=named, media_type=media_type)
+    return named

@@ -53,7 +53,8 @@ class State(StrEnum):
 class Service:
     """Settings, metrics, limits and, once started, models of a process.
 
-    ``on_failure`` is called when the process must be replaced.
+    ``on_failure`` is called when the process must be replaced. ``ending`` ends calls over gRPC at shutdown, at the same
+    time as uvicorn ends requests over HTTP; models stop after both.
 
     Parameters
     ----------
@@ -78,6 +79,7 @@ class Service:
         self.state = State.STARTING
         self._failure = ""
         self.on_failure: Callable[[], None] = lambda: None
+        self.ending: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -118,6 +120,8 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.ending is not None:
+            await self.ending
         await self.models.stop()
         if self.quotas is not None:
             await self.quotas.close()
