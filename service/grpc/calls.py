@@ -37,6 +37,9 @@ from nightjar_alerts.service.http.lifecycle import Service
 
 Metadata = list[tuple[str, str]]
 
+END_SECONDS: Final = 0.1
+"""Time in which gRPC cancels the task of a call that has failed, of which no message is read, as of one that ended."""
+
 
 class Receiving:
     """Places for messages that are being received, shared fairly between clients, who wait for them."""
@@ -138,6 +141,7 @@ class Call:
         except TimeoutError:
             raise DeadlineExceeded from None
         if message is grpc.aio.EOF:
+            await asyncio.sleep(END_SECONDS)
             return None
         if len(message) > limit:
             raise ProblemError(TOO_LARGE, f"the message is longer than {limit} bytes", limit=limit)
@@ -145,7 +149,7 @@ class Call:
 
     async def reply(self, response: bytes) -> None:
         """Send the response, and wait until it was taken."""
-        self.context.set_trailing_metadata(self.metadata)
+        self.context.set_trailing_metadata(tuple(self.metadata))
         await self.context.write(response)
 
 
@@ -222,7 +226,7 @@ class Calls:
                 trace.end_call(method, code.value[0], status, ended, request_id)
         if problem is not None:
             try:
-                await context.abort(code, error_message(problem), [*call.metadata, *error_metadata(problem)])
+                await context.abort(code, error_message(problem), (*call.metadata, *error_metadata(problem)))
             except grpc.aio.InternalError:  # gRPC has ended the call, as for a message that is too large
                 raise asyncio.CancelledError from None
 

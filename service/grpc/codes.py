@@ -29,7 +29,7 @@ CODES: Final[Mapping[ProblemKind, str]] = {
     errors.UNAVAILABLE: "UNAVAILABLE",
     errors.DEADLINE: "DEADLINE_EXCEEDED",
 }
-"""Name of the status code of each kind of problem. gRPC itself sends RESOURCE_EXHAUSTED for messages that are too large."""
+"""Name of the status code of each kind of problem; gRPC itself answers a message that is too large, the same way."""
 
 
 def error_message(problem: ProblemError) -> str:
