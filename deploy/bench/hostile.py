@@ -3,8 +3,8 @@
     python -m deploy.bench --parts '["hostile"]'
     python -m deploy.bench.hostile PORT [--tables] [--grpc GRPC_PORT] [CERTIFICATE]      the well-behaved client alone
 
-Attacks are idle, slow or many connections, and bodies, also tables, that are expensive for their size; those on the gRPC
-port are in :mod:`deploy.bench.grpc_attacks`. Floods of connections go through nginx with the shipped configuration, all
+Attacks are idle, slow or many connections, and bodies, also tables, that are expensive for their size; those on the
+gRPC port are in :mod:`deploy.bench.grpc_attacks`. Floods of connections go through nginx with the shipped configuration, all
 others to the service's port. Each attack is measured for a few seconds: bytes sent, longest latency of the well-behaved
 client, its 99th percentile during the attack and without one, failed requests, memory of the service and nginx at the
 peak and after the attack, and the fraction of time in which the service's event loop was busy, which does not depend on
@@ -774,9 +774,11 @@ def good_calls(port: int) -> Iterator[TimedReply]:
         metadata = [("x-forwarded-for", GOOD_ADDRESS)]
         with grpc.insecure_channel(f"{HOST}:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
             call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-            with contextlib.suppress(grpc.RpcError):
+            try:
                 call(message, timeout=PATIENCE_SECONDS, metadata=metadata)
                 status = 200
+            except grpc.RpcError as e:
+                print(e.code(), e.details(), file=sys.stderr)
         yield TimedReply(began, time.monotonic() - began, status)
 
 

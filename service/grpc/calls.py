@@ -5,14 +5,14 @@ decides when the message is received, after admission, and waits until its respo
 
 A message has no length that is known before it was received, so its bytes cannot be counted as they arrive.
 :class:`Receiving` therefore bounds the number of messages that are received at once, so that they fit into
-``max_held_bytes`` at their maximum size; HTTP/2 holds back all but 64 kB of a message that waits. Once received, a
+``max_held_bytes`` at their maximum size; HTTP/2 holds back all but 16 kB of a message that waits. Once received, a
 message is charged to the memory budget of all requests, before it is decoded; so is a response until it was taken.
 """
 
 import asyncio
 from asyncio import Condition
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from math import inf
 from time import monotonic
 from typing import Any, Final
@@ -135,7 +135,8 @@ class Call:
             async with asyncio.timeout(self.deadline - monotonic()), self._receiving.place(self.client_id):
                 try:
                     async with asyncio.timeout(timeout):
-                        message = await self.context.read()
+                        with _ended_by_grpc():
+                            message = await self.context.read()
                 except TimeoutError:
                     raise ProblemError(TIMEOUT, f"the message did not arrive within {timeout:g} s") from None
         except TimeoutError:
@@ -149,8 +150,18 @@ class Call:
 
     async def reply(self, response: bytes) -> None:
         """Send the response, and wait until it was taken."""
-        self.context.set_trailing_metadata(tuple(self.metadata))
-        await self.context.write(response)
+        with _ended_by_grpc():
+            self.context.set_trailing_metadata(tuple(self.metadata))
+            await self.context.write(response)
+
+
+@contextmanager
+def _ended_by_grpc() -> Iterator[None]:
+    """Convert the errors of operations on a call that gRPC has ended, as its client left, to a cancellation."""
+    try:
+        yield
+    except (grpc.aio.InternalError, grpc.aio.UsageError):
+        raise asyncio.CancelledError from None
 
 
 class Calls:
@@ -225,10 +236,8 @@ class Calls:
                 log_access(host, call.state.get("key"), "gRPC", method, status, ended - started, problem)
                 trace.end_call(method, code.value[0], status, ended, request_id)
         if problem is not None:
-            try:
+            with _ended_by_grpc():
                 await context.abort(code, error_message(problem), (*call.metadata, *error_metadata(problem)))
-            except grpc.aio.InternalError:  # gRPC has ended the call, as for a message that is too large
-                raise asyncio.CancelledError from None
 
     @asynccontextmanager
     async def _admitted(self, call: Call, path: str, guarded: bool) -> AsyncIterator[None]:

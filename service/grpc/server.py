@@ -20,7 +20,11 @@ from nightjar_alerts.service.grpc.methods import METHODS, REFLECTION_METHOD
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.settings import Settings
 
-MAX_STREAMS: Final = 128
+MAX_STREAMS: Final = 32
+MAX_PENDING: Final = 4096
+"""Number of calls that are not yet accepted beyond which gRPC ends some of them, whichever client they are of."""
+WINDOW_BYTES: Final = 16 * 1024
+"""What a client may send of a message before its call is admitted."""
 PING_SECONDS: Final = 10.0
 MAX_AGE_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.1
@@ -43,6 +47,9 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", round(1000 * settings.stall_timeout)),
         ("grpc.keepalive_timeout_ms", round(1000 * settings.stall_timeout)),
         ("grpc.http2.min_ping_interval_without_data_ms", round(1000 * PING_SECONDS)),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.server.max_pending_requests", MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING),
         ("grpc.http2.bdp_probe", 0),  # which would enlarge the window of messages that wait
     ]
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,19 @@ def test_cancelled_call_frees_its_place_and_harms_no_mate() -> None:
         network.release()
         assert [call.result().model_name for call in (running, mate, newcomer)] == ["echo"] * 3
         assert edge.metric("nightjar_requests_total", route=INFER, code="499") == 1
+
+
+def test_calls_that_are_cancelled_at_any_time_are_no_errors() -> None:
+    with live(loader(Network()), grpc_port=0) as edge, client(edge) as rpc:
+        request = infer_request(history(*[3.0] * 50))
+        for place in range(300):
+            call = rpc.start("ModelInfer", request)
+            time.sleep(place * 3e-5)
+            call.cancel()
+        wait_until(lambda: edge.service.metrics.in_progress == 0)
+        assert edge.service.budget.held == 0
+        assert edge.metric("nightjar_rejected_total", reason="internal") == 0
+        edge.still_well()
 
 
 def test_shutdown_finishes_running_calls_and_refuses_new_ones() -> None:
