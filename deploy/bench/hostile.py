@@ -4,12 +4,12 @@
     python -m deploy.bench.hostile PORT [--tables] [--grpc GRPC_PORT] [CERTIFICATE]      the well-behaved client alone
 
 Attacks are idle, slow or many connections, and bodies, also tables, that are expensive for their size; those on the
-gRPC port are in :mod:`deploy.bench.grpc_attacks`. Floods of connections go through nginx with the shipped configuration, all
-others to the service's port. Each attack is measured for a few seconds: bytes sent, longest latency of the well-behaved
-client, its 99th percentile during the attack and without one, failed requests, memory of the service and nginx at the
-peak and after the attack, and the fraction of time in which the service's event loop was busy, which does not depend on
-other load of the machine. The client is a separate process, opens a connection for each request and uses another
-loopback address. Attackers use the same cores as the service, so the latency includes their cost.
+gRPC port are in :mod:`deploy.bench.grpc_attacks`. Floods of connections go through nginx with the shipped
+configuration, all others to the port itself. Each attack is measured for a few seconds: bytes sent, longest latency of
+the well-behaved client, its 99th percentile during the attack and without one, failed requests, memory of the service
+and nginx at the peak and after the attack, and the fraction of time in which the service's event loop was busy, which
+does not depend on other load of the machine. The client is a separate process, opens a connection for each request and
+uses another loopback address. Attackers use the same cores as the service, so the latency includes their cost.
 
 All attacks are limited in connections, bytes and time, and target loopback only.
 """

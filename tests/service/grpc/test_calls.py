@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -279,10 +280,12 @@ def test_settings_certificate_without_its_key_is_rejected(tmp_path: Path) -> Non
 
 
 def test_port_that_is_taken_ends_the_service() -> None:
-    with live(loader(Network()), grpc_port=0) as edge:
-        assert edge.server.grpc is not None
-        with started(loader(Network()), grpc_port=edge.server.grpc.port) as second:
-            wait_until(lambda: second.server.exit_status == 1)
+    with socket.create_server((HOST, 0)) as taken:
+        server = Server(Service(settings(grpc_port=taken.getsockname()[1]), loader(Network())))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        thread.join(60)
+    assert server.exit_status == 1
 
 
 def test_server_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
