@@ -40,6 +40,12 @@ class Client:
         )
         self.metadata = tuple((metadata or {}).items())
 
+    @contextmanager
+    def opened(self) -> Iterator["Client"]:
+        """The client in a ``with`` block, which closes its channel."""
+        with self.channel:
+            yield self
+
     def start(self, method: str, request: Any, metadata: Mapping[str, str] | None = None, **options: Any) -> Any:
         """Start a call of the Open Inference Protocol; return its future."""
         call = self.channel.unary_unary(
@@ -62,8 +68,7 @@ class Client:
 def client(edge: Live, metadata: Mapping[str, str] | None = None) -> Iterator[Client]:
     """A client of a running service."""
     assert edge.server.grpc is not None
-    opened = Client(edge.server.grpc.port, metadata)
-    with opened.channel:
+    with Client(edge.server.grpc.port, metadata).opened() as opened:
         yield opened
 
 

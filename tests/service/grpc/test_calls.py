@@ -267,8 +267,8 @@ def test_tls_serves_with_a_certificate(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     with live(loader(Network()), grpc_port=0, grpc_certificate=certificate, grpc_certificate_key=key) as edge:
         assert edge.server.grpc is not None
-        rpc = Client(edge.server.grpc.port, credentials=grpc.ssl_channel_credentials(certificate.read_bytes()))
-        with rpc.channel:
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with Client(edge.server.grpc.port, credentials=credentials).opened() as rpc:
             assert rpc.call("ServerReady").ready
         with client(edge) as plain, refused("UNAVAILABLE"):
             plain.call("ServerReady")
