@@ -37,10 +37,12 @@ def header_block(fields: Mapping[str, str]) -> bytes:
     return b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in texts)
 
 
-def request_headers(path: str = INFER, **more: str) -> bytes:
+def request_headers(encoding: str = "") -> bytes:
     """Return the encoded headers of a call."""
-    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost", "te": "trailers"}
-    return header_block(fields | {"content-type": "application/grpc"} | more)
+    fields = {":method": "POST", ":scheme": "http", ":path": INFER, ":authority": "localhost", "te": "trailers"}
+    return header_block(
+        fields | {"content-type": "application/grpc"} | ({"grpc-encoding": encoding} if encoding else {})
+    )
 
 
 def start(window: int = 65_535) -> bytes:
@@ -53,9 +55,9 @@ def streams(count: int) -> range:
     return range(1, 2 * count, 2)
 
 
-def data_frames(stream: int, message: bytes, compressed: bool = False, length: int | None = None) -> bytes:
-    """Return the frames of a message; ``length`` is what its prefix states."""
-    whole = struct.pack(">BI", compressed, len(message) if length is None else length) + message
+def data_frames(stream: int, message: bytes, compressed: bool = False) -> bytes:
+    """Return the frames of a message."""
+    whole = struct.pack(">BI", compressed, len(message)) + message
     parts = [whole[at : at + MAX_FRAME] for at in range(0, len(whole), MAX_FRAME)]
     return b"".join(frame(DATA, END_STREAM * (part is parts[-1]), stream, part) for part in parts)
 
@@ -164,17 +166,17 @@ def sending(frames: bytes) -> Callable[[AttackConnection], Coroutine[Any, Any, N
     return behave
 
 
-def calling(make: Callable[[], bytes], count: int, window: int = 65_535, **more: str) -> Callable[..., Any]:
+def calling(make: Callable[[], bytes], count: int, window: int = 65_535, encoding: str = "") -> Callable[..., Any]:
     """Return an attack that sends a message again and again on all streams, from ``count`` connections."""
 
     async def run(target: Target) -> int:
-        message = make()
+        message, headers = make(), request_headers(encoding)
 
         async def behave(peer: AttackConnection) -> None:
             await peer.send(start(window))
             for stream in streams(STREAMS):
-                call = frame(HEADERS, END_HEADERS, stream, request_headers(**more))
-                if not await peer.send(call + data_frames(stream, message, compressed=bool(more)), 60.0):
+                call = frame(HEADERS, END_HEADERS, stream, headers)
+                if not await peer.send(call + data_frames(stream, message, compressed=bool(encoding)), 60.0):
                     return
             await peer.receive_all()
 
@@ -252,7 +254,7 @@ def grpc_attacks() -> list[Attack]:
         "many tensors": calling(many_tensors, 4),
         "many texts": calling(many_texts, 4),
         "lying shapes": calling(lying_shapes, 20),
-        "gzip bomb": calling(bomb, 8, **{"grpc-encoding": "gzip"}),
+        "gzip bomb": calling(bomb, 8, encoding="gzip"),
         "slow readers": calling(embeddings, 20, window=0),
     }
     return [Attack(f"gRPC {name}", run, is_grpc=True) for name, run in named.items()]

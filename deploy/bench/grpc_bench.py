@@ -45,7 +45,8 @@ from deploy.bench.throughput import LONE_REQUESTS, PATIENT, SEED, TOLERANCE, Wro
 from deploy.bench.workload import BATCH, CurveColumns, alert_mix
 from nightjar_alerts.core.machine import usable_cores
 from nightjar_alerts.models.bundle import load_bundle
-from nightjar_alerts.service.grpc.messages import SERVICE, ModelInferRequest, ModelInferResponse
+from nightjar_alerts.service.grpc import SERVICE
+from nightjar_alerts.service.grpc.messages import ModelInferRequest, ModelInferResponse
 from nightjar_alerts.service.local import free_port, running
 
 METHOD: Final = f"/{SERVICE}/ModelInfer"

@@ -754,7 +754,8 @@ def good_calls(port: int) -> Iterator[TimedReply]:
     """Classify one light curve after another over gRPC, each on a new connection; 200 stands for OK."""
     import grpc
 
-    from nightjar_alerts.service.grpc.messages import SERVICE, ModelInferRequest
+    from nightjar_alerts.service.grpc import SERVICE
+    from nightjar_alerts.service.grpc.messages import ModelInferRequest
 
     curve = light_curve(30)
     request = ModelInferRequest()

@@ -11,6 +11,10 @@ and errors as under ``/v2`` of HTTP, in the same process and on the same event l
 - :mod:`service.grpc.codes` maps errors to status codes.
 """
 
+from typing import Final
+
+SERVICE: Final = "inference.GRPCInferenceService"
+
 
 class GrpcError(RuntimeError):
     """The packages for gRPC are not installed."""

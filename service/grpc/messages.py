@@ -6,18 +6,15 @@ in a pool of their own, so that a client with messages of the same names may be 
 """
 
 from pathlib import Path
-from typing import Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
-SERVICE: Final = "inference.GRPCInferenceService"
-
-POOL: Final = DescriptorPool()
-_DESCRIPTION = FileDescriptorSet.FromString(Path(__file__).with_name("messages.binpb").read_bytes())
-for _file in _DESCRIPTION.file:
-    POOL.Add(_file)
-for _name, _class in GetMessageClassesForFiles([file.name for file in _DESCRIPTION.file], POOL).items():
+(_DESCRIPTION,) = FileDescriptorSet.FromString(Path(__file__).with_name("messages.binpb").read_bytes()).file
+_POOL = DescriptorPool()
+_POOL.Add(_DESCRIPTION)
+DESCRIPTOR = _POOL.FindFileByName(_DESCRIPTION.name)
+for _name, _class in GetMessageClassesForFiles([_DESCRIPTION.name], _POOL).items():
     if _name.count(".") == 1:  # others are attributes of the message in which they are declared
         globals()[_name.removeprefix("inference.")] = _class

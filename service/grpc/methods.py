@@ -14,11 +14,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio as reflection
 
+from nightjar_alerts.service.grpc import SERVICE
 from nightjar_alerts.service.grpc.calls import Call
 from nightjar_alerts.service.grpc.decoding import decode_request, encode_response, read_model
 from nightjar_alerts.service.grpc.messages import (
-    POOL,
-    SERVICE,
+    DESCRIPTOR,
     InferStatistics,
     ModelMetadataRequest,
     ModelMetadataResponse,
@@ -60,7 +60,7 @@ HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 
 for _module in (health_pb2, reflection_pb2):
-    POOL.AddSerializedFile(_module.DESCRIPTOR.serialized_pb)
+    DESCRIPTOR.pool.AddSerializedFile(_module.DESCRIPTOR.serialized_pb)
 
 Request = TypeVar("Request", bound=Message)
 Run = Callable[[Call], Awaitable[None]]
@@ -254,7 +254,7 @@ def _health(call: Call, name: str) -> "health_pb2.HealthCheckResponse.ServingSta
 
 async def reflect(call: Call) -> None:
     """Describe the services to clients such as ``grpcurl``."""
-    servicer = reflection.ReflectionServicer((SERVICE, HEALTH, REFLECTION), POOL)
+    servicer = reflection.ReflectionServicer((SERVICE, HEALTH, REFLECTION), DESCRIPTOR.pool)
 
     async def requests() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
         while (message := await call.receive_next(REQUEST_BYTES)) is not None:

@@ -100,7 +100,10 @@ class GrpcServer:
 
 def _bind(server: grpc.aio.Server, address: str, settings: Settings) -> int:
     """Listen on an address, with TLS if there is a certificate; return the port."""
+    port: int
     if settings.grpc_certificate is None or settings.grpc_certificate_key is None:
-        return server.add_insecure_port(address)
-    pair = (settings.grpc_certificate_key.read_bytes(), settings.grpc_certificate.read_bytes())
-    return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        port = server.add_insecure_port(address)
+    else:
+        pair = (settings.grpc_certificate_key.read_bytes(), settings.grpc_certificate.read_bytes())
+        port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    return port

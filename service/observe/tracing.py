@@ -67,7 +67,7 @@ class RequestTrace:
 
     def end(self, method: str, path: str, route: str, status: int, ended: float, request_id: str) -> None:
         """End the span of a request, with the attributes of OpenTelemetry's HTTP conventions."""
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "http.request.method": method,
             "http.route": route,
             "http.response.status_code": status,
@@ -86,7 +86,7 @@ class RequestTrace:
         code, status : status code of gRPC, and the HTTP status of the same kind.
         """
         service, _, name = method.strip("/").partition("/")
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "rpc.system": "grpc",
             "rpc.service": service,
             "rpc.method": name,

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from nightjar_alerts.service.grpc import messages
-from nightjar_alerts.service.grpc.messages import SERVICE, ModelInferRequest
+from nightjar_alerts.service.grpc import SERVICE, messages
+from nightjar_alerts.service.grpc.messages import ModelInferRequest
 from support.edge import HOST, Live
 from support.oip import Arrays, as_bytes, datatype
 

@@ -22,9 +22,9 @@ pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightja
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from nightjar_alerts.service.grpc import GrpcError
+from nightjar_alerts.service.grpc import SERVICE, GrpcError
 from nightjar_alerts.service.grpc.calls import Receiving
-from nightjar_alerts.service.grpc.messages import SERVICE, ServerReadyRequest
+from nightjar_alerts.service.grpc.messages import ServerReadyRequest
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.server import Server
 from support.rpc import Client, client, infer_request, refused

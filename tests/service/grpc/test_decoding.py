@@ -57,7 +57,7 @@ def changed(**changes: Any) -> bytes:
         ({}, ""),
     ],
 )
-def test_read_model_is_the_name_with_its_version(fields: dict[str, str], expected: str) -> None:
+def test_read_model_is_the_name_with_its_version(fields: dict[str, Any], expected: str) -> None:
     assert read_model(ModelInferRequest(**fields).SerializeToString()) == expected
 
 
@@ -126,7 +126,7 @@ def test_decode_request_small_integers_have_wide_fields() -> None:
 
 
 def test_decode_request_shared_memory_is_refused() -> None:
-    parameters = {"shared_memory_region": {"string_param": "x"}}
+    parameters: Any = {"shared_memory_region": {"string_param": "x"}}
     request = infer_request(history(3.0))
     request.inputs[0].MergeFrom(ModelInferRequest.InferInputTensor(parameters=parameters))
     assert refusal(request.SerializeToString()) == (INVALID, "/inputs/0/parameters")

@@ -15,7 +15,8 @@ pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightja
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from nightjar_alerts.service.grpc.messages import SERVICE, ModelInferResponse
+from nightjar_alerts.service.grpc import SERVICE
+from nightjar_alerts.service.grpc.messages import ModelInferResponse
 from support.rpc import Client, client, infer_request, refused
 
 KEY = "correct horse"
