@@ -9,7 +9,7 @@ import pytest
 
 from nightjar_alerts.service.grpc import SERVICE, messages
 from nightjar_alerts.service.grpc.messages import ModelInferRequest
-from support.edge import HOST, Live
+from support.edge import HOST, Live, wait_until
 from support.oip import Arrays, as_bytes, datatype
 
 CONTENTS = {
@@ -64,11 +64,18 @@ class Client:
         return self.call("ModelInfer", infer_request(arrays, **fields))
 
 
+def grpc_port(edge: Live) -> int:
+    """Port of a running service, which opens it after that of HTTP."""
+    server = edge.server.grpc
+    assert server is not None
+    wait_until(lambda: server.port != 0)
+    return server.port
+
+
 @contextmanager
 def client(edge: Live, metadata: Mapping[str, str] | None = None) -> Iterator[Client]:
     """A client of a running service."""
-    assert edge.server.grpc is not None
-    with Client(edge.server.grpc.port, metadata).opened() as opened:
+    with Client(grpc_port(edge), metadata).opened() as opened:
         yield opened
 
 

@@ -27,7 +27,7 @@ from nightjar_alerts.service.grpc.calls import Receiving
 from nightjar_alerts.service.grpc.messages import ServerReadyRequest
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.server import Server
-from support.rpc import Client, client, infer_request, refused
+from support.rpc import Client, client, grpc_port, infer_request, refused
 
 KEY, OTHER = "correct horse", "battery staple"
 DIGESTS = {name: [hashlib.sha256(key.encode()).hexdigest()] for name, key in (("fink", KEY), ("lasair", OTHER))}
@@ -216,9 +216,8 @@ async def test_receiving_client_waits_for_its_places_and_others_do_not() -> None
 
 def test_compressed_message_beyond_the_limit_is_refused() -> None:
     with live(loader(Network()), grpc_port=0) as edge:
-        assert edge.server.grpc is not None
         options = [("grpc.max_send_message_length", -1)]
-        address = f"{HOST}:{edge.server.grpc.port}"
+        address = f"{HOST}:{grpc_port(edge)}"
         channel = grpc.insecure_channel(address, options, grpc.Compression.Gzip)
         with channel, refused("RESOURCE_EXHAUSTED"):
             channel.unary_unary(INFER)(bytes(100_000_000))
@@ -266,9 +265,8 @@ def test_client_address_comes_from_a_trusted_proxy() -> None:
 def test_tls_serves_with_a_certificate(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     with live(loader(Network()), grpc_port=0, grpc_certificate=certificate, grpc_certificate_key=key) as edge:
-        assert edge.server.grpc is not None
         credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-        with Client(edge.server.grpc.port, credentials=credentials).opened() as rpc:
+        with Client(grpc_port(edge), credentials=credentials).opened() as rpc:
             assert rpc.call("ServerReady").ready
         with client(edge) as plain, refused("UNAVAILABLE"):
             plain.call("ServerReady")

@@ -12,6 +12,8 @@ from support.oip_clients.environment import run_client
 from support.repository import version
 
 pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightjar-alerts[grpc]'")
+from support.rpc import grpc_port
+
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ADMIN_KEY = "correct horse"
@@ -25,8 +27,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     bundle = version(tmp_path / "other", "1.0.0", name="other").path
     keys = (hashlib.sha256(ADMIN_KEY.encode()).hexdigest(),)
     with live(load_one, bundle=bundle, repository=tmp_path / "bundles", grpc_port=0, admin_keys=keys) as edge:
-        assert edge.server.grpc is not None
-        yield f"{HOST}:{edge.server.grpc.port}"
+        yield f"{HOST}:{grpc_port(edge)}"
 
 
 def test_triton_client_classifies_and_changes_models(address: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.service.registry.loader import load_one
-from support.edge import Live, Network, live, loader
+from support.edge import Live, Network, live, loader, wait_until
 from support.oip import history, json_body
 
 pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightjar-alerts[grpc]'")
@@ -120,6 +120,8 @@ def test_method_that_is_not_served_is_unimplemented(rpc: Client) -> None:
 def test_statistics_count_light_curves_and_runs() -> None:
     with live(loader(Network()), grpc_port=0) as edge, client(edge) as rpc:
         rpc.infer(history(3.0, 5.0))
+        totals = edge.service.models.default.metrics.totals
+        wait_until(lambda: totals.light_curves == 2)  # counted after the response
         (stats,) = rpc.call("ModelStatistics", name="echo").model_stats
     assert stats.inference_count == stats.inference_stats.compute_infer.count == 2
     assert 1 <= stats.execution_count <= 2
