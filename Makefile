@@ -158,9 +158,9 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-anno
 LOCKED = $(LOCK) --constraint deploy/constraints.txt --generate-hashes
 
 lock: $(BIN)/uv
-	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
+	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra grpc --extra otel --extra stream \
 		--extra tables --extra catalog --extra client --extra plot --extra train --extra dev --output-file deploy/constraints.txt
-	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
+	$(LOCKED) pyproject.toml --extra cpu --extra grpc --extra otel --extra stream --output-file deploy/requirements.txt
 	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
 # Passwords in the tests are made up. gitleaks, where it is installed, looks into the history as well.
@@ -207,5 +207,5 @@ $(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.t
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt deploy/build-requirements.txt $(KERNELS) | $(BIN)/python
 	$(INSTALL) $(PIP_ARGS) --require-hashes --requirement deploy/build-requirements.txt
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,tables,catalog,train,dev]'
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,grpc,otel,stream,tables,catalog,train,dev]'
 	@touch $(VENV)/.cpu $@

@@ -1,4 +1,4 @@
-"""Generate tables in docs/ (settings, metrics, HTTP errors) and the schemas of results.
+"""Generate tables in docs/ (settings, metrics, errors of HTTP and gRPC) and the schemas of results.
 
 python -m deploy.pages            write them
 python -m deploy.pages --check    write nothing; list stale pages and exit with 1
@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.core.schemas import avro_schema, json_schema
 from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.grpc.codes import CODES
 from nightjar_alerts.service.http.edge.errors import KINDS
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import CommonSettings, Settings, StreamSettings, settings_table
@@ -65,6 +66,13 @@ def problems() -> str:
     return markdown_table(["status", "type", "title", "what it means"], rows)
 
 
+def grpc_codes() -> str:
+    """Return the table of status codes of gRPC."""
+    kinds = sorted(CODES, key=lambda kind: kind.status)
+    rows = [[f"`{CODES[kind]}`", str(kind.status), f"`{kind.type}`", kind.title] for kind in kinds]
+    return markdown_table(["code", "status over HTTP", "`problem`", "what it means"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "settings-common": lambda: settings(CommonSettings.model_fields),
@@ -72,6 +80,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings-worker": lambda: settings(StreamSettings.model_fields, without=CommonSettings.model_fields),
     "settings-client": lambda: settings(ClientSettings.model_fields),
     "problems": problems,
+    "grpc-codes": grpc_codes,
 }
 
 
@@ -104,7 +113,7 @@ def main() -> None:
     stale = False
     contents = {SCHEMAS / f"{name}.schema.json": result_schema(name) for name in RESULT_TYPES}
     contents[SCHEMAS / "stream-result-1.avsc"] = stream_schema()
-    for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md"):
+    for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md", DOCS / "grpc.md"):
         contents[path] = TABLE.sub(
             lambda slot: f"{slot[1]}\n{TABLES[slot['name']]().strip()}\n\n{slot[3]}", path.read_text()
         )

@@ -29,6 +29,7 @@ Part = Literal[
     "in_process",
     "stream",
     "kafka",
+    "grpc",
     "kernels",
     "gpu",
     "hostile",
@@ -100,6 +101,10 @@ class Bench(BaseSettings):
                 return stream.measure(self.bundle, self.stream_scale, self.backlog, say)
             case "kafka":
                 return kafka.measure(self.bundle, self.stream_scale, say, self._keep, self.kafka_parts)
+            case "grpc":  # needs the extra of this name
+                from deploy.bench import grpc_bench
+
+                return grpc_bench.measure(self.bundle, self.curves, self.rounds, say)
             case "kernels":  # both need the training extra
                 from deploy.bench import kernels
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 import uvicorn
@@ -31,10 +31,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.service.grpc import GrpcError
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.admin import AdminServer
 from nightjar_alerts.service.http.edge.errors import raise_problem, reraise
-from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import service_config
 from nightjar_alerts.service.http.edge.sites import SiteMiddleware
@@ -49,6 +50,9 @@ from nightjar_alerts.service.process import (
     warn_about_environment,
 )
 from nightjar_alerts.service.settings import Settings, is_loopback
+
+if TYPE_CHECKING:
+    from nightjar_alerts.service.grpc.server import GrpcServer
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: it takes multiband light curves or alert packets and returns
 calibrated class probabilities and embeddings. Errors are `application/problem+json` documents (RFC 9457) whose `errors`
@@ -104,14 +108,7 @@ def create_app(service: Service) -> FastAPI:
 def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
     """Wrap the application in its middleware; the last is the outermost."""
     settings = service.settings
-    wrapped: ASGIApp = AuthMiddleware(
-        app,
-        keys=KeyRing(settings.keys),
-        max_requests=settings.max_requests,
-        quotas=service.quotas,
-        protected_paths=settings.protected_paths,
-        metrics=service.metrics,
-    )
+    wrapped: ASGIApp = AuthMiddleware(app, service.admission)
     if settings.cors_origins:
         wrapped = CORSMiddleware(
             wrapped,
@@ -149,6 +146,7 @@ class Server(uvicorn.Server):
         super().__init__(service_config(app, service.settings, "on", lambda slug: rejected(slug).inc()))
         self.service = service
         self.admin = AdminServer(service)
+        self.grpc = None if service.settings.grpc_port is None else _grpc_server(service)
         self.exit_status = 0
         self._stopping = False
         service.on_failure = self.fail
@@ -186,9 +184,17 @@ class Server(uvicorn.Server):
         except OSError as error:
             log.critical("cannot listen on the address of the admin API", reason=str(error))
             self.fail()
+        if self.grpc is not None:
+            try:
+                await self.grpc.open()
+            except OSError as error:
+                log.critical("cannot listen for gRPC", port=self.service.settings.grpc_port, reason=str(error))
+                self.fail()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the admin API and the service."""
+        """Stop the admin API, the gRPC server and the service."""
+        if self.grpc is not None:
+            self.service.ending = asyncio.create_task(self.grpc.close(lambda: self.force_exit))
         await self.admin.close()
         await super().shutdown(sockets)
 
@@ -211,6 +217,15 @@ class Server(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _grpc_server(service: Service) -> "GrpcServer":
+    """Return the gRPC server. Raises GrpcError without the extra ``grpc``."""
+    try:
+        from nightjar_alerts.service.grpc.server import GrpcServer
+    except ImportError as error:
+        raise GrpcError(f"gRPC needs the grpc extra: {how_to_install('grpc')}") from error
+    return GrpcServer(service)
 
 
 def serve(settings: Settings) -> int:
