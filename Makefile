@@ -156,6 +156,7 @@ lock: $(BIN)/uv
 	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
 		--extra tables --extra client --extra plot --extra train --extra dev --output-file deploy/constraints.txt
 	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
+	$(LOCKED) pyproject.toml --extra gpu --extra otel --extra stream --output-file deploy/requirements-gpu.txt
 	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
 # Passwords in the tests are made up. gitleaks, where it is installed, looks into the history as well.
