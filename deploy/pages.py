@@ -1,4 +1,4 @@
-"""Generate tables in docs/ (settings, metrics, HTTP errors), the schemas of results and the PrometheusRule of Kubernetes.
+"""Generate tables in docs/ (settings, metrics, HTTP errors), the schemas of results, and the rules for Kubernetes.
 
 python -m deploy.pages            write them
 python -m deploy.pages --check    write nothing; list stale pages and exit with 1
@@ -7,6 +7,7 @@ python -m deploy.pages --check    write nothing; list stale pages and exit with 
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -111,10 +112,8 @@ spec:
 
 def prometheus_rule() -> str:
     """Return the alerting rules as the Prometheus operator takes them."""
-    groups = ALERTS.read_text().partition("groups:\n")
-    return RULE_HEAD + "".join(
-        f"  {line}" if line.strip() else line for line in (groups[1] + groups[2]).splitlines(True)
-    )
+    _, head, groups = ALERTS.read_text().partition("groups:\n")
+    return RULE_HEAD + textwrap.indent(head + groups, "  ")
 
 
 def main() -> None:
