@@ -79,8 +79,9 @@ class Stack:
         """Kill the process of a container, as the kernel or a fault would: the restart policy brings it back."""
         container = self.one(service)
         pid = container.state["Pid"]
+        assert pid > 1  # 0, between two starts, would be this process and its group
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: self.all(service) != [] and self.one(service).state["Pid"] not in {0, pid})
+        wait_until(lambda: any(each.state["Pid"] not in {0, pid} for each in self.all(service)))
 
     def redis(self) -> "redis.Redis[bytes]":
         networks = json.loads(engine("inspect", self.one("redis").name))[0]["NetworkSettings"]["Networks"]
