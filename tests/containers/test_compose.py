@@ -66,6 +66,16 @@ class Stack:
         self.compose("up", "-d", "--no-build", *arguments, *STARTED)
         wait_until(self.is_ready)
 
+    def down(self, *arguments: str) -> None:
+        """Remove every container; podman-compose itself leaves those that were added with ``--scale``."""
+        label = f"label=com.docker.compose.project={PROJECT}"
+        if left := engine("ps", "--all", "--quiet", "--filter", label).split():
+            engine("stop", "--time", "45", *left)
+        self.compose("down", *arguments)
+        if left := engine("ps", "--all", "--quiet", "--filter", label).split():
+            engine("rm", "--force", *left)
+            self.compose("down", *arguments)
+
     def all(self, service: str) -> list[Container]:
         labels = (f"project={PROJECT}", f"service={service}")
         filters = [part for label in labels for part in ("--filter", f"label=com.docker.compose.{label}")]
@@ -148,7 +158,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, figures: dict[str, Any]) -> 
         figures["compose.start_seconds"] = round(time.monotonic() - started, 1)
         yield stack
     finally:
-        stack.compose("down", "--volumes")
+        stack.down("--volumes")
 
 
 def test_prometheus_scrapes_both_targets_and_has_every_rule(stack: Stack) -> None:
@@ -230,7 +240,7 @@ def test_two_workers_share_the_stream(stack: Stack) -> None:
 
 def test_volumes_outlive_their_containers(stack: Stack) -> None:
     before = stack.keys()
-    stack.compose("down")
+    stack.down()
     stack.up()
     assert stack.keys() == before
     assert prometheus("query", query="count_over_time(up{job='nightjar'}[1h] offset 30s)")["result"]
