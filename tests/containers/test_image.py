@@ -1,6 +1,7 @@
 """The image as a container: restrictions, start, answers, stop, and what ends it."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from support.edge import curve, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = 8
+GPU_IMAGE = os.environ.get("NIGHTJAR_GPU_IMAGE", "")
 pytestmark = needs_containers
 
 CONTENTS = """
@@ -154,6 +156,15 @@ def test_container_with_a_wrong_setting_ends_and_names_it(setting: str, sentence
     with container("--memory", "2g", *ANONYMOUS, "--env", setting) as running:
         assert running.wait() in {1, 2}
         assert sentence.lower() in running.log().lower()
+
+
+@pytest.mark.skipif(not GPU_IMAGE, reason="NIGHTJAR_GPU_IMAGE names no image that was built with DEVICE=gpu")
+def test_gpu_image_without_a_gpu_ends_and_does_not_run_on_the_cpu(figures: dict[str, Any]) -> None:
+    figures["image.gpu_mb"] = round(json.loads(engine("image", "inspect", GPU_IMAGE))[0]["Size"] / 1e6)
+    setting = ("--env", "NIGHTJAR_PROVIDER=cuda")
+    with container("--memory", "2g", *ANONYMOUS, *setting, image=GPU_IMAGE) as running:
+        assert running.wait() == 1
+        assert "asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider" in running.log()
 
 
 def test_container_with_too_little_memory_is_killed_and_restarted_as_often_as_allowed(figures: dict[str, Any]) -> None:
