@@ -93,7 +93,7 @@ class Stack:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: any(each.state["Pid"] not in {0, pid} for each in self.all(service)))
 
-    def redis(self) -> "redis.Redis[bytes]":
+    def redis(self) -> Any:
         networks = json.loads(engine("inspect", self.one("redis").name))[0]["NetworkSettings"]["Networks"]
         return redis.Redis(next(iter(networks.values()))["IPAddress"], protocol=2, socket_timeout=10)
 

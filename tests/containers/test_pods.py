@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,15 @@ def create_secret(name: str, keys: dict[str, list[str]]) -> None:
     subprocess.run(command, input=json.dumps(data).encode(), capture_output=True, check=True)
 
 
+def answers(port: int, path: str) -> bool:
+    return status(port, path) == 200
+
+
 def test_service_pod_runs_with_its_config_map_secret_and_restrictions(tmp_path: Path) -> None:
     with played("cpu", tmp_path, KEYS) as (manifest, running, port):
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             path = manifest[name]["httpGet"]["path"]
-            wait_until(lambda path=path: status(port, path) == 200)
+            wait_until(partial(answers, port, path))
         assert running.run("id", "-u") == "10001"
         assert running.run("sh", "-c", "touch /opt/x 2>&1 | grep -c 'Read-only'", check=False) == "1"
         environment = running.run("env").splitlines()

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,12 @@ def test_both_versions_count_a_key_together_in_redis(before: Path, tmp_path: Pat
     assert statuses == [200, 200, 200, 200, 429, 429]
 
 
-def results(client: "redis.Redis[bytes]") -> list[bytes]:
+def results(client: Any) -> list[bytes]:
     return [fields[b"key"] for _, fields in client.xrange("results")]
+
+
+def has_results(client: Any, count: int) -> bool:
+    return len(set(results(client))) == count
 
 
 @needs_redis
@@ -135,7 +140,7 @@ def test_both_versions_share_a_redis_group_without_loss_or_repetition(before: Pa
             with working(source, **settings):
                 for number in range(300 + 50 * turn, 350 + 50 * turn):
                     client.xadd("alerts", {"value": alert(number, flux=900.0 + number)})
-                wait_until(lambda least=300 + 50 * turn: len(set(results(client))) == least)
+                wait_until(partial(has_results, client, 300 + 50 * turn))
         keys = results(client)
     assert len(keys) == len(set(keys)) == 450
 
