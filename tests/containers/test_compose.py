@@ -6,16 +6,21 @@ under the same key (docs/stream.md). Each test counts the keys, and the repetiti
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,7 +122,8 @@ class Stack:
         try:
             return all(
                 [
-                    status(self.one("service").port(8080), "/readyz") == 200,
+                    len(self.all("service")) > 0,
+                    *(status(service.port(8080), "/readyz") == 200 for service in self.all("service")),
                     self.redis().ping(),
                     *(ready(worker) for worker in self.all("worker")),
                     status(9090, "/-/ready") == 200,
@@ -256,3 +262,48 @@ def test_volumes_outlive_their_containers(stack: Stack) -> None:
 
 def test_classifies_at_the_published_port(stack: Stack) -> None:
     assert classify(stack.one("service").port(8080), curve())["results"][0]["status"] == "classified"
+
+
+def test_two_services_behind_the_proxy_are_replaced_without_a_failed_request(stack: Stack) -> None:
+    stack.up("--scale", "service=2")
+    services = stack.all("service")
+    assert len(services) == 2
+    engine("kill", "--signal", "HUP", stack.one("proxy").name)  # nginx resolves the name `service` again
+    statuses: Counter[object] = Counter()
+    with ThreadPoolExecutor(4) as clients, sending(stack, clients, statuses):
+        for service in services:
+            answered = statuses[200]
+            engine("stop", "--time", "45", service.name)
+            engine("start", service.name)
+            wait_until(stack.is_ready)
+            engine("kill", "--signal", "HUP", stack.one("proxy").name)
+            wait_until(partial(has_classified, service, 10))
+            assert statuses[200] > answered
+    assert set(statuses) == {200}
+
+
+def has_classified(service: Container, count: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port(8080)}/metrics", timeout=10) as reply:
+        counts = re.findall(rb"^nightjar_confidence_count\S* (\S+)$", reply.read(), re.MULTILINE)
+    return sum(map(float, counts)) > count
+
+
+@contextmanager
+def sending(stack: Stack, clients: ThreadPoolExecutor, statuses: Counter[object]) -> Iterator[None]:
+    """Let four clients send light curves one after the other, and count the status of each response."""
+    done = threading.Event()
+
+    def send() -> None:
+        while not done.is_set():
+            try:
+                statuses[stack.https("/v1/classify", json.dumps(curve()).encode())[0]] += 1
+            except OSError as error:
+                statuses[repr(error)] += 1
+
+    sent = [clients.submit(send) for _ in range(4)]
+    try:
+        yield
+    finally:
+        done.set()
+        for each in sent:
+            each.result()

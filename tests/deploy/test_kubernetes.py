@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from nightjar_alerts.service.settings import Settings, StreamSettings, unknown_settings, unused_settings
+from support.dashboard import declared, metric_names
 from support.shared import SHARED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +163,7 @@ def settings_of(overlay: str, kind: str, name: str) -> dict[str, str]:
     """Return the settings that a pod gets, with a valid value for each secret."""
     (container,) = containers(find(overlay, kind, name))
     values: dict[str, str] = {}
-    for source in container["envFrom"]:
+    for source in container.get("envFrom", ()):
         values |= find(overlay, "ConfigMap", source["configMapRef"]["name"])["data"]
     secret = '{"client": ["' + 64 * "0" + '"]}'
     return values | {each["name"]: each.get("value", secret) for each in container.get("env", ())}
@@ -172,11 +173,15 @@ PODS = [
     ("cpu", "Deployment", "nightjar", Settings),
     ("gpu", "Deployment", "nightjar", Settings),
     ("stream", "StatefulSet", "nightjar-worker", StreamSettings),
+    ("kserve", "ServingRuntime", "nightjar", Settings),
 ]
-each_pod = pytest.mark.parametrize(("overlay", "kind", "name", "settings"), PODS, ids=[pod[0] for pod in PODS])
+each_container = pytest.mark.parametrize(("overlay", "kind", "name", "settings"), PODS, ids=[pod[0] for pod in PODS])
+each_pod = pytest.mark.parametrize(
+    ("overlay", "kind", "name", "settings"), PODS[:-1], ids=[pod[0] for pod in PODS[:-1]]
+)
 
 
-@each_pod
+@each_container
 def test_pod_settings_exist_and_are_used(
     overlay: str, kind: str, name: str, settings: type[Settings | StreamSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +227,24 @@ def test_pod_gives_up_what_it_does_not_need(overlay: str, kind: str, name: str, 
 def test_service_is_scaled_before_it_rejects_requests() -> None:
     (trigger,) = find("cpu", "ScaledObject", "nightjar")["spec"]["triggers"]
     assert float(trigger["metadata"]["threshold"]) < Settings.model_fields["max_queued_seconds"].default / 2
-    assert "nightjar_queue_work_seconds" in trigger["metadata"]["query"]
+
+
+def test_queries_of_scalers_use_metrics_that_are_declared() -> None:
+    (trigger,) = find("cpu", "ScaledObject", "nightjar")["spec"]["triggers"]
+    predictor = find("kserve", "InferenceService", "nightjar")["spec"]["predictor"]
+    (metric,) = predictor["autoScaling"]["metrics"]
+    for query in (trigger["metadata"]["query"], metric["external"]["metric"]["query"]):
+        assert metric_names(query)
+        assert metric_names(query) <= declared()
+
+
+def test_serving_runtime_has_the_ports_and_probes_of_its_settings() -> None:
+    (container,) = containers(find("kserve", "ServingRuntime", "nightjar"))
+    environment = settings_of("kserve", "ServingRuntime", "nightjar")
+    ports = [each["containerPort"] for each in container["ports"]]
+    assert ports == [Settings.model_fields["port"].default, int(environment["NIGHTJAR_GRPC_PORT"])]
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[name]["httpGet"]["port"] == ports[0]
 
 
 def test_worker_is_scaled_on_the_group_and_topic_that_it_reads() -> None:
