@@ -123,6 +123,31 @@ def test_replace_script_fails_no_request(tiny_bundle: Path, tmp_path: Path) -> N
     assert set(load.statuses) == {"200"}
 
 
+def replace(conf: Path, *ports: str, restart: str = "true") -> subprocess.CompletedProcess[str]:
+    commands = {"NGINX_CONF": str(conf), "NGINX_RELOAD": "true", "RESTART": restart}
+    command = ["sh", str(ROOT / "deploy" / "replace.sh"), *ports]
+    return subprocess.run(command, env=os.environ | commands, capture_output=True, text=True, check=False)
+
+
+def test_replace_script_refuses_to_take_away_the_only_process(tmp_path: Path) -> None:
+    conf = tmp_path / "nginx.conf"
+    conf.write_text("server 127.0.0.1:8081 max_fails=0;\nserver 127.0.0.1:8082 max_fails=0 down;\n")
+    before = conf.read_text()
+    done = replace(conf, "8081")
+    assert (done.returncode, done.stderr) == (1, f"{conf}: no process in service but 8081\n")
+    assert conf.read_text() == before
+
+
+def test_replace_script_run_again_after_a_failed_restart_finishes(tmp_path: Path) -> None:
+    conf = tmp_path / "nginx.conf"
+    conf.write_text("server 127.0.0.1:8081 max_fails=0;\nserver 127.0.0.1:8082 max_fails=0;\n")
+    before = conf.read_text()
+    assert replace(conf, "8081", restart="false").returncode == 1
+    assert "8081 max_fails=0 down;" in conf.read_text()
+    assert replace(conf, "8081").returncode == 0
+    assert conf.read_text() == before
+
+
 def end(folder: Path, ports: list[int]) -> None:
     """End the processes of a test by their recorded ids."""
     for port in ports:
