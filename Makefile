@@ -146,8 +146,10 @@ containers: $(VENV)/.test
 	$(BUILDER) -f deploy/Dockerfile -t nightjar $(labels) .; \
 	$(BUILDER) -f deploy/nginx.Dockerfile -t nightjar-proxy deploy; \
 	$(BUILDER) -f tests/containers/parts.Dockerfile -t nightjar-parts tests/containers; \
+	$(BUILDER) -f tests/containers/systemd.Dockerfile -t nightjar-systemd --build-arg IMAGE=nightjar tests/containers; \
 	NIGHTJAR_CONTAINERS=$(ENGINE) NIGHTJAR_IMAGE=nightjar NIGHTJAR_PROXY_IMAGE=nightjar-proxy \
-		NIGHTJAR_PARTS_IMAGE=nightjar-parts NIGHTJAR_CONTAINER_RECORD=docs/results/containers.json \
+		NIGHTJAR_PARTS_IMAGE=nightjar-parts NIGHTJAR_SYSTEMD_IMAGE=nightjar-systemd \
+		NIGHTJAR_CONTAINER_RECORD=docs/results/containers.json \
 		$(call pytest,containers) -m nightly tests/containers
 
 docs: $(VENV)/.test
