@@ -189,6 +189,7 @@ lock: $(BIN)/uv
 # Passwords in the tests are made up. gitleaks, where it is installed, looks into the history as well.
 audit: $(BIN)/uv
 	$(BIN)/uvx pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements.txt
+	$(BIN)/uvx pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements-gpu.txt
 	git ls-files -z ':!tests' | xargs -0 $(BIN)/uvx --from detect-secrets detect-secrets-hook \
 		$(addprefix --disable-plugin ,Base64HighEntropyString HexHighEntropyString KeywordDetector)
 	! command -v gitleaks >/dev/null || gitleaks git --no-banner

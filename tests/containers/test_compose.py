@@ -187,6 +187,13 @@ def test_proxy_classifies_over_tls(stack: Stack) -> None:
         ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
 
 
+def test_containers_pass_the_health_check_of_the_image(stack: Stack) -> None:
+    for service in ("service", "worker"):
+        container = stack.one(service)
+        check = json.loads(engine("inspect", container.name))[0]["Config"]["Healthcheck"]["Test"]
+        container.run(*check[1:])
+
+
 def test_service_finds_the_proxied_names_of_its_networks_only(stack: Stack) -> None:
     """podman 4.3 separates networks by name only; Docker also drops packets between them."""
     look_up = "import socket, sys; socket.getaddrinfo(sys.argv[1], 80)"
