@@ -158,6 +158,29 @@ def test_container_with_a_wrong_setting_ends_and_names_it(setting: str, sentence
         assert sentence.lower() in running.log().lower()
 
 
+def away(dead_letters: str) -> list[str]:
+    """Settings of a worker whose Redis does not answer."""
+    redis = "redis://127.0.0.1:9"
+    settings = {"SOURCE": f"{redis}/alerts", "SINK": f"{redis}/results", "DEAD_LETTERS": dead_letters}
+    return [part for name, value in settings.items() for part in ("--env", f"NIGHTJAR_{name}={value}")]
+
+
+def test_worker_container_whose_redis_is_away_waits_and_stops_with_status_0() -> None:
+    with container("--memory", "2g", *away("file:/tmp/dead/"), *published(8081), command=["worker"]) as running:
+        wait_until(lambda: status(running.port(8081), "/healthz") == 200)
+        wait_until(lambda: "operation failed, retrying" in running.log())
+        assert status(running.port(8081), "/readyz") == 503
+        engine("kill", "--signal", "TERM", running.name)
+        assert running.wait() == 0
+
+
+def test_worker_container_that_cannot_write_dead_letters_ends_and_says_why(tmp_path: Path) -> None:
+    volume = ("--volume", f"{tmp_path}:/dead:ro")
+    with container("--memory", "2g", *volume, *away("file:/dead/"), command=["worker"]) as running:
+        assert running.wait() == 1
+        assert "NIGHTJAR_DEAD_LETTERS=file:/dead/: the folder /dead cannot be written" in running.log()
+
+
 @pytest.mark.skipif(not GPU_IMAGE, reason="NIGHTJAR_GPU_IMAGE names no image that was built with DEVICE=gpu")
 def test_gpu_image_without_a_gpu_ends_and_does_not_run_on_the_cpu(figures: dict[str, Any]) -> None:
     figures["image.gpu_mb"] = round(json.loads(engine("image", "inspect", GPU_IMAGE))[0]["Size"] / 1e6)
