@@ -138,8 +138,10 @@ nightly-containers: containers
 ENGINE ?= podman
 BUILD ?=
 BUILDER ?= $(ENGINE) build $(BUILD)
-labels = --build-arg VERSION=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) \
-	--build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(date -u +%FT%TZ)
+# Labels by option: podman 4.3 takes a LABEL with a build argument from its cache, with the value of an earlier build.
+label = --label org.opencontainers.image
+labels = $(label).version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) \
+	$(label).revision=$$(git rev-parse HEAD) $(label).created=$$(date -u +%FT%TZ)
 
 containers: $(VENV)/.test
 	@command -v $(ENGINE) >/dev/null || { echo "make containers: not run: $(ENGINE) is not installed"; exit 0; }; set -e; \

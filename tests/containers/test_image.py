@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,8 +63,8 @@ def test_image_is_labelled_with_version_commit_and_licence(figures: dict[str, An
     inspected = json.loads(engine("image", "inspect", IMAGE))[0]
     labels = {name.rpartition(".")[2]: value for name, value in (inspected["Labels"] or {}).items()}
     assert {"title", "description", "licenses", "version", "revision", "created"} <= set(labels)
-    assert "unknown" not in labels.values()
-    assert re.fullmatch(r"[0-9a-f]{40}", labels["revision"])
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert labels["revision"] == head.stdout.strip()
     figures["image.revision"] = labels["revision"][:12]
     figures["image.mb"] = round(inspected["Size"] / 1e6)
 
