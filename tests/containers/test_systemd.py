@@ -32,9 +32,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     text = (DEPLOY / "nginx.conf").read_text().replace("server 127.0.0.1:8080 max_fails=0;", servers)
     text = text.replace("443 ssl;", "8443;").replace("rate=100r/s", "rate=10000r/s")
     conf = tmp_path_factory.mktemp("nginx") / "nginx.conf"
-    conf.write_text(
-        "\n".join(line for line in text.splitlines() if "ssl_" not in line and "/etc/nginx/tls" not in line)
-    )
+    conf.write_text("\n".join(line for line in text.splitlines() if "ssl_" not in line))
     options = ("--privileged", "--systemd=always", *published(8443))
     with container(*options, image=IMAGE, hardened=()) as running:
         for path, place in {
