@@ -1,4 +1,4 @@
-"""Generate tables in docs/ (settings, metrics, errors of HTTP and gRPC) and the schemas of results.
+"""Generate tables in docs/ (settings, metrics, errors of HTTP and gRPC), schemas of results, and Kubernetes rules.
 
 python -m deploy.pages            write them
 python -m deploy.pages --check    write nothing; list stale pages and exit with 1
@@ -7,6 +7,7 @@ python -m deploy.pages --check    write nothing; list stale pages and exit with 
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -107,12 +108,30 @@ def stream_schema() -> str:
     return json.dumps(head)[:-1] + f', "fields": [\n    {fields}\n]}}\n'
 
 
+ALERTS = DOCS.parent / "deploy" / "prometheus" / "alerts.yml"
+PROMETHEUS_RULE = DOCS.parent / "deploy" / "kubernetes" / "base" / "prometheusrule.yaml"
+RULE_HEAD = """# Written by `python -m deploy.pages` from deploy/prometheus/alerts.yml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: nightjar
+spec:
+"""
+
+
+def prometheus_rule() -> str:
+    """Return the alerting rules as the Prometheus operator takes them."""
+    _, head, groups = ALERTS.read_text().partition("groups:\n")
+    return RULE_HEAD + textwrap.indent(head + groups, "  ")
+
+
 def main() -> None:
     """Write stale pages and schemas; with --check list them and exit with 1."""
     check = "--check" in sys.argv[1:]
     stale = False
     contents = {SCHEMAS / f"{name}.schema.json": result_schema(name) for name in RESULT_TYPES}
     contents[SCHEMAS / "stream-result-1.avsc"] = stream_schema()
+    contents[PROMETHEUS_RULE] = prometheus_rule()
     for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md", DOCS / "grpc.md"):
         contents[path] = TABLE.sub(
             lambda slot: f"{slot[1]}\n{TABLES[slot['name']]().strip()}\n\n{slot[3]}", path.read_text()

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import engine_bench, hostile, in_process, kafka, peers, report, stream, throughput
+from deploy.bench import engine_bench, hostile, in_process, kafka, peers, processes, report, stream, throughput
 from deploy.bench.before import ARMS, Arm, compare
 from nightjar_alerts.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
@@ -33,6 +33,7 @@ Part = Literal[
     "kernels",
     "gpu",
     "hostile",
+    "processes",
     "peers",
     "before",
 ]
@@ -117,6 +118,8 @@ class Bench(BaseSettings):
                 rows = hostile.measure(self.bundle, self.hostile_seconds, self.hostile_scale, self.hostile_attacks, say)
                 print(hostile.table(rows))
                 return hostile.numbers(rows)
+            case "processes":  # needs nginx
+                return processes.measure(self.bundle, self.curves, self.rounds, say)
             case "peers":
                 servers = peers.measure(
                     self.bundle, self.servers, self.environments, self.curves, min(self.rounds, peers.ROUNDS), say

@@ -39,7 +39,7 @@ from nightjar_alerts.service.http.edge.errors import raise_problem, reraise
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import service_config
 from nightjar_alerts.service.http.edge.sites import SiteMiddleware
-from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.oip import routes as oip
 from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta, page, tables
 from nightjar_alerts.service.process import (
@@ -119,7 +119,12 @@ def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
         )
     if not settings.keys:
         wrapped = SiteMiddleware(wrapped, settings.allowed_hosts, settings.cors_origins)
-    return RequestMiddleware(wrapped, metrics=service.metrics, root_path=settings.root_path)
+    return RequestMiddleware(
+        wrapped,
+        metrics=service.metrics,
+        root_path=settings.root_path,
+        is_draining=lambda: service.state is State.DRAINING,
+    )
 
 
 @asynccontextmanager

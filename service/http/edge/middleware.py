@@ -8,6 +8,7 @@ the conversion of all exceptions to responses. :class:`AuthMiddleware` admits re
 
 import asyncio
 import re
+from collections.abc import Callable
 from random import getrandbits
 from time import monotonic
 
@@ -29,6 +30,7 @@ from nightjar_alerts.service.observe.tracing import Headers
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code, in metrics and logs only
 UNMATCHED = "unmatched"
+_CLOSE = (b"connection", b"close")
 _NO_SNIFFING = (
     b"x-content-type-options",
     b"nosniff",
@@ -44,10 +46,14 @@ class RequestMiddleware:
     Parameters
     ----------
     root_path : path prefix under which a proxy serves the service, whether or not the proxy strips it.
+    is_draining : whether the process is about to stop. Responses then ask for a new connection, so that a proxy does
+        not send a request on a connection at the moment in which the process closes it.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, root_path: str = "") -> None:
-        self.app, self.metrics, self.root_path = app, metrics, root_path
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, root_path: str = "", is_draining: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.app, self.metrics, self.root_path, self.is_draining = app, metrics, root_path, is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; other ASGI events (lifespan) are passed on."""
@@ -69,7 +75,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *named]
+                message["headers"] = [*message["headers"], *named, *([_CLOSE] if self.is_draining() else [])]
             await send(message)
 
         # Not unbound, as the task ends with the request.
