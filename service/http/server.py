@@ -221,6 +221,8 @@ class Server(uvicorn.Server):
 
 def _grpc_server(service: Service) -> "GrpcServer":
     """Return the gRPC server. Raises GrpcError without the extra ``grpc``."""
+    # Its core would write to standard error, in a format of its own, about what clients send.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from nightjar_alerts.service.grpc.server import GrpcServer
     except ImportError as error:
