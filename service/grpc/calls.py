@@ -10,7 +10,6 @@ message is charged to the memory budget of all requests, before it is decoded; s
 """
 
 import asyncio
-from asyncio import Condition
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from math import inf
@@ -46,26 +45,19 @@ class Receiving:
 
     def __init__(self, places: int) -> None:
         self._limiter = ConcurrencyLimiter(places)
-        self._freed = Condition()
-        self._waiting = 0
+        self._freed = asyncio.Event()
 
     @asynccontextmanager
     async def place(self, client: str) -> AsyncIterator[None]:
         """Wait for a place and hold it."""
-        if not self._acquire(client):
-            self._waiting += 1
-            try:
-                async with self._freed:
-                    await self._freed.wait_for(lambda: self._acquire(client))
-            finally:
-                self._waiting -= 1
+        while not self._acquire(client):
+            await self._freed.wait()
         try:
             yield
         finally:
             self._limiter.release(client)
-            if self._waiting:
-                async with self._freed:
-                    self._freed.notify_all()
+            self._freed.set()  # wakes all who wait: the limiter decides whose turn it is
+            self._freed = asyncio.Event()
 
     def _acquire(self, client: str) -> bool:
         with suppress(ProblemError):

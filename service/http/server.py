@@ -226,6 +226,8 @@ class Server(uvicorn.Server):
 
 def _grpc_server(service: Service) -> "GrpcServer":
     """Return the gRPC server. Raises GrpcError without the extra ``grpc``."""
+    # Its core would write to standard error, in a format of its own, about what clients send.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from nightjar_alerts.service.grpc.server import GrpcServer
     except ImportError as error:
@@ -264,20 +266,22 @@ def _may_listen(settings: Settings) -> bool:
 
 
 def _is_free(settings: Settings) -> bool:
-    """Return whether the port is free, before models are loaded; other errors of the address are the server's."""
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            return True
-        detail = f"port {settings.port} is taken by another process: set NIGHTJAR_PORT (--port) to a free one"
-        log.critical("the port is taken", host=settings.host, port=settings.port, reason=detail)
-        return False
+    """Return whether the ports are free, before models are loaded; other errors of the address are the server's."""
+    for name, port in (("port", settings.port), ("grpc_port", settings.grpc_port or 0)):
+        try:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return True
+            setting = f"NIGHTJAR_{name.upper()} (--{name.replace('_', '-')})"
+            detail = f"port {port} is taken by another process: set {setting} to a free one"
+            log.critical("the port is taken", host=settings.host, port=port, reason=detail)
+            return False
     return True
 
 

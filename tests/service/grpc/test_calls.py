@@ -19,6 +19,7 @@ from support.edge import HOST, Network, curve, live, loader, settings, started, 
 from support.oip import history
 
 pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightjar-alerts[grpc]'")
+pytest.importorskip("opentelemetry.proto", reason="opentelemetry is missing: pip install '.[otel]'")
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -27,6 +28,7 @@ from nightjar_alerts.service.grpc.calls import Receiving
 from nightjar_alerts.service.grpc.messages import ServerReadyRequest
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.server import Server
+from support.collector import attributes, collector
 from support.rpc import Client, client, grpc_port, infer_request, refused
 
 KEY, OTHER = "correct horse", "battery staple"
@@ -205,13 +207,18 @@ def test_message_that_does_not_arrive_ends_the_call() -> None:
 
 
 async def test_receiving_client_waits_for_its_places_and_others_do_not() -> None:
-    receiving = Receiving(2)
-    async with receiving.place("a"), receiving.place("a"), receiving.place("b"):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), receiving.place("a"):
-                pass
-    async with receiving.place("a"):
-        pass
+    receiving, order = Receiving(2), list[str]()
+
+    async def receive(client: str) -> None:
+        async with receiving.place(client):
+            order.append(client)
+
+    async with receiving.place("a"), receiving.place("a"):
+        waiting = asyncio.create_task(receive("a"))
+        await receive("b")
+        assert not waiting.done()
+    await waiting
+    assert order == ["b", "a"]
 
 
 def test_compressed_message_beyond_the_limit_is_refused() -> None:
@@ -250,6 +257,20 @@ def test_records_of_a_call_are_those_of_a_request() -> None:
     assert "run;dur=" in metadata["server-timing"]
     (logged,) = [line for line in lines if line.get("route") == INFER and line["status"] == 404]
     assert (logged["method"], logged["client"], logged["reason"]) == ("gRPC", HOST, "not-found")
+
+
+def test_span_of_a_call_has_its_method_and_stages() -> None:
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    with collector() as target:
+        with live(loader(Network()), grpc_port=0, otlp_endpoint=target.endpoint) as edge, client(edge) as rpc:
+            request = infer_request(history(3.0))
+            rpc.start("ModelInfer", request, {"traceparent": f"00-{trace}-{parent}-01"}).result()
+        spans = target.of(trace)
+    (call,) = spans[INFER.strip("/")]
+    assert call.parent_span_id.hex() == parent
+    assert attributes(call)["rpc.method"] == "ModelInfer"
+    assert attributes(call)["rpc.grpc.status_code"] == 0
+    assert {"receive", "decode", "run", "encode"} <= spans.keys()
 
 
 def test_client_address_comes_from_a_trusted_proxy() -> None:
