@@ -36,8 +36,21 @@ from nightjar_alerts.service.registry.names import PATTERN
 DEVELOPER_VARIABLES = frozenset(
     ENV_PREFIX + name
     for name in (
-        "KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "TEST_WORKER", "SOAK", "BUILD_MACHINE", "CRDS", "COMPOSE", "CONTAINERS",
-        "CONTAINER_RECORD", "IMAGE", "GPU_IMAGE", "PARTS_IMAGE", "PROXY_IMAGE", "SYSTEMD_IMAGE",
+        "KAFKA_HOME",
+        "TEST_KAFKA",
+        "TEST_DATA",
+        "TEST_WORKER",
+        "SOAK",
+        "BUILD_MACHINE",
+        "CRDS",
+        "COMPOSE",
+        "CONTAINERS",
+        "CONTAINER_RECORD",
+        "IMAGE",
+        "GPU_IMAGE",
+        "PARTS_IMAGE",
+        "PROXY_IMAGE",
+        "SYSTEMD_IMAGE",
     )  # fmt: skip
 )
 """Variables of tests and benchmarks, which are not reported as unknown settings."""
