@@ -171,11 +171,12 @@ def export_bundle(
         raise ExportError(f"only classifiers are exported: the task of {config.recipe.name} is {config.recipe.task}")
     served = ServedNetwork(network.eval(), release.calibration, release.novelty, release.ensemble).eval()
     batches = parity_batches(tokens)
+    traced = served.arguments(batches[-1])  # several light curves and points: a size of 1 would become a constant
     with torch.no_grad():
-        example = served.outputs(*served.arguments(batches[0]).values())
+        example = served.outputs(*traced.values())
     say("tracing the network into a graph")
     conditions = served.missing_input_outputs(), served.row_subset_modules(), served.native_kernels()
-    write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL, *conditions)
+    write_graph(served, traced, AXES, list(example), out / MODEL, *conditions)
     say(f"comparing torch and onnxruntime on {len(batches)} batches")
     worst = check_parity(served, out / MODEL, batches)
     golden = {name: batches[-1][name] for name in served.arguments(batches[-1])}
