@@ -44,7 +44,7 @@ from nightjar_alerts.training.export.parity import drawn_tokens, steady_tokens
 from nightjar_alerts.training.export.served import Ensembled
 from nightjar_alerts.training.finetuning.domain import domain_of
 from nightjar_alerts.training.finetuning.draws import Observed
-from nightjar_alerts.training.finetuning.methods import POOLS, Choice, Fitted, Tuning
+from nightjar_alerts.training.finetuning.methods import AND, TREES, Choice, Fitted, Tuning
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.fit.class_map import with_mapped_heads
 from nightjar_alerts.training.metrics import softmax
@@ -75,14 +75,13 @@ class FinalModel:
 def fit_final(tuning: Tuning, choice: Choice, learns_O: Bool) -> FinalModel:
     """Fit the chosen method to all learning objects."""
     rows, folder = tuning.draws.rows(learns_O), tuning.folder / "final"
-    method, alone = choice.method, choice.method == "trees"
-    if alone:  # the network only computes the features of the trees
-        method = "map and trees" if tuning.draws.heads_NHC.shape[1] else "heads and trees"
-    names = POOLS.get(method, (method,))
-    network = _network(tuning, names[0], tuning.fit(names[0], rows, folder))
-    if len(names) == 1:
-        return FinalModel(network, None, None)
-    forest = tuning.fit("trees", rows, folder).forest
+    *network_methods, last = choice.method.split(AND)
+    if last not in TREES:
+        return FinalModel(_network(tuning, last, tuning.fit(last, rows, folder)), None, None)
+    alone = not network_methods  # the network only computes the features of the trees
+    method = ("map" if tuning.draws.heads_NHC.shape[1] else "heads") if alone else network_methods[0]
+    network = _network(tuning, method, tuning.fit(method, rows, folder))
+    forest = tuning.fit(last, rows, folder).forest
     assert forest is not None
     weights = equal_weights(forest, tuning.draws.light_curves.lengths[rows])
     if alone:

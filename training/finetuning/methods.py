@@ -1,11 +1,11 @@
 """Methods of fine-tuning, and the choice between them on inner folds of the labelled objects.
 
-- ``trees``: boosted trees on statistics and the embedding of the frozen network;
+- ``trees``, ``large trees``: boosted trees on statistics and the embedding of the frozen network, in two sizes;
 - ``heads``: new heads and a statistics branch on the frozen network;
 - ``map``: the heads of the network, mapped to the new classes by a logistic regression, if it has statistics;
-- ``heads and trees``, ``map and trees``: the mean log-probability of both, as in the shipped model of ZTF's supernovae;
+- ``heads and trees`` and the like: the mean log-probability of heads or map and the better trees;
 - ``full``: heads, statistics branch and branches learn together. It takes a hundred times as long as the others, so it
-  is fitted to the first fold, and to the other folds only if it comes close to the best of the others there.
+  is fitted to the first fold, and to the other folds only if it is the best there.
 
 A fold has related objects on one side and about equal shares of the classes. Every object is predicted by fits that do
 not know it. The method with the largest macro-F1 over all complete light curves is chosen.
@@ -33,18 +33,19 @@ from nightjar_alerts.training.fit.class_map import fit_class_map, mapped_logits
 from nightjar_alerts.training.fit.heads import HeadInputs, embeddings_of, head_outputs
 from nightjar_alerts.training.fit.labelled import LabelledDraws
 from nightjar_alerts.training.fit.trees.forest import fit_forest, read_forest, save_forest, tree_logits
-from nightjar_alerts.training.fit.trees.parameters import FINETUNED, FINETUNED_ROUNDS
+from nightjar_alerts.training.fit.trees.parameters import REGULAR, REGULAR_ROUNDS, SURVEYS_ROUNDS
 from nightjar_alerts.training.fit.tuning import fit_heads
 from nightjar_alerts.training.metrics import balanced_accuracy, confusion, macro_f1
 
 FOLDS: Final = 3
 TEST_FOLDS: Final = 5
-CLOSE: Final = 0.02
-"""Macro-F1 by which full fine-tuning may lie behind the best of the others in the first fold."""
-POOLS: Final[Mapping[str, tuple[str, str]]] = {
-    "heads and trees": ("heads", "trees"),
-    "map and trees": ("map", "trees"),
+TREES: Final[Mapping[str, tuple[Mapping[str, Any], int]]] = {
+    "trees": (REGULAR, REGULAR_ROUNDS),
+    "large trees": ({}, SURVEYS_ROUNDS),
 }
+"""Parameters and rounds of trees."""
+AND: Final = " and "
+"""Between the names of two methods whose log-probabilities are averaged."""
 
 Rows = NDArray[np.intp]
 
@@ -88,12 +89,12 @@ class Tuning:
     def fit(self, method: str, rows: Rows, folder: Path) -> Fitted:
         """Fit a single method to some light curves; a fit that is stored in the folder is read."""
         draws, label = self.draws, self.draws.light_curves.label[rows]
-        if method == "trees":
-            if not (path := folder / "trees.npz").exists():
-                weight = draws.weights(rows)
+        if method in TREES:
+            if not (path := folder / f"{method}.npz").exists():
+                changes, rounds = TREES[method]
                 forest = fit_forest(
                     draws.inputs.columns[rows], label, self.classes,
-                    seed=self.seed, rounds=FINETUNED_ROUNDS, weight_N=weight, **FINETUNED,
+                    seed=self.seed, rounds=rounds, weight_N=draws.weights(rows), **changes,
                 )  # fmt: skip
                 with replacing(path, ".npz") as partial:
                     save_forest(forest, partial)
@@ -181,24 +182,25 @@ def choose(
     held_out_FO = [learns_O & (fold_O == fold) for fold in folds]
     learns_FO = [learns_O & (fold_O != fold) for fold in folds]
     rows_F = [tuning.draws.rows(held_out_O) for held_out_O in held_out_FO]
-    single = ["trees", "heads", *(["map"] if tuning.draws.heads_NHC.shape[1] else [])]
+    networks = ["heads", *(["map"] if tuning.draws.heads_NHC.shape[1] else [])]
     found: dict[str, list[Predicted]] = {}
 
     def predictions(method: str, fold: int) -> Predicted:
         return tuning.predict_fold(method, fold, learns_FO[fold], held_out_FO[fold])
 
-    for method in single:
+    for method in (*TREES, *networks):
         say(f"fitting {method} to {len(folds)} inner folds")
         found[method] = [predictions(method, fold) for fold in folds]
-    for name, (network, trees) in POOLS.items():
-        if network in found:
-            found[name] = [pool(*pair) for pair in zip(found[network], found[trees], strict=True)]
     scores = {method: _scores(tuning, rows_F, parts) for method, parts in found.items()}
+    trees = max(TREES, key=lambda name: float(scores[name]["macro_f1"]))
+    for network in networks:
+        name = f"{network}{AND}{trees}"
+        found[name] = [pool(*pair) for pair in zip(found[network], found[trees], strict=True)]
+        scores[name] = _scores(tuning, rows_F, found[name])
     if full:
         say("fine-tuning the whole network on the first fold")
         parts = [predictions("full", 0)]
-        best = max(score["by fold"][0] for score in scores.values())
-        if _scores(tuning, rows_F, parts)["by fold"][0] >= best - CLOSE:
+        if _scores(tuning, rows_F, parts)["by fold"][0] >= max(score["by fold"][0] for score in scores.values()):
             say("fine-tuning the whole network on the other folds")
             parts += [predictions("full", fold) for fold in folds[1:]]
             found["full"] = parts
@@ -233,8 +235,5 @@ def _scores(tuning: Tuning, rows_F: Sequence[Rows], parts: Sequence[Predicted]) 
 def fit_choice(tuning: Tuning, choice: Choice, learns_O: Bool, rows: Rows) -> Predicted:
     """Fit the chosen method to all objects that may be learned from, and predict other light curves."""
     learning, folder = tuning.draws.rows(learns_O), tuning.folder / "final"
-    parts = [
-        tuning.predict(method, tuning.fit(method, learning, folder), rows)
-        for method in POOLS.get(choice.method, (choice.method,))
-    ]
+    parts = [tuning.predict(method, tuning.fit(method, learning, folder), rows) for method in choice.method.split(AND)]
     return parts[0] if len(parts) == 1 else pool(*parts)

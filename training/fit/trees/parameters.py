@@ -28,10 +28,6 @@ REGULAR: Final[Mapping[str, Any]] = {
 """Changes for more regular trees, which the bundle of ZTF's six types holds."""
 REGULAR_ROUNDS: Final = 160
 
-FINETUNED: Final[Mapping[str, Any]] = {**REGULAR, "min_data_in_leaf": 20}
-"""Changes for trees of a few hundred labelled objects (`finetuning.methods`)."""
-FINETUNED_ROUNDS: Final = 160
-
 HAND_MADE: Final[Mapping[str, Any]] = {
     "objective": "multiclass", "learning_rate": 0.05, "num_leaves": 31, "min_data_in_leaf": 10,
     "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0,
