@@ -41,11 +41,6 @@ LAST_DIGITS: Final = 3e-7  # relative
 
 JITTERED: Final = 4
 
-STEADY_DIGITS: Final = 1e-6  # relative
-STEADY_DRAWS: Final = 8
-STEADY: Final = 1e-4  # of an output
-STEADY_BATCH: Final = 32
-
 SAME_LEAVES: Final = 1e-5  # of a logit: a leaf differs from its neighbour by more
 
 
@@ -196,31 +191,6 @@ def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, 
         for digits in (LAST_DIGITS, 10 * LAST_DIGITS):
             others.append(ensemble.trees(ensemble.numbers(network(*_jittered(single, seed, digits)))))
     return all(bool(((other - leaves_BC).abs() < SAME_LEAVES).all()) for other in others)
-
-
-@torch.inference_mode()
-def steady_tokens(network: nn.Module, ensemble: Ensembled | None, tokens: Sequence[Tokens]) -> list[Tokens]:
-    """Return the light curves whose outputs hardly change with the last digits of their points.
-
-    Newly fitted heads may weigh a statistic so much that its rounding, which `drawn_tokens` accepts, shows.
-    """
-    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
-    kept: list[Tokens] = []
-    for start in range(0, len(tokens), STEADY_BATCH):
-        some = tokens[start : start + STEADY_BATCH]
-        padded = RaggedBatch.collate(some).padded()
-        single = [torch.from_numpy(padded[name]) for name in names]
-
-        def outputs(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-            output = network(*inputs)
-            trees = [] if ensemble is None else [ensemble.trees(ensemble.numbers(output)).softmax(-1)]
-            return torch.cat([output.embedding_BE, output.logits_BC.softmax(-1), *trees], dim=1)
-
-        own = outputs(single)
-        others = (outputs(_jittered(single, seed)) for seed in range(STEADY_DRAWS))
-        change_B = torch.stack([(other - own).abs().amax(1) for other in others]).amax(0)
-        kept += [one for one, change in zip(some, change_B.tolist(), strict=True) if change < STEADY]
-    return kept
 
 
 def _jittered(inputs: Sequence[torch.Tensor], seed: int, digits: float = LAST_DIGITS) -> list[torch.Tensor]:

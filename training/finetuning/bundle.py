@@ -40,7 +40,7 @@ from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.export.bundle import export_bundle
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.export.describe import Release
-from nightjar_alerts.training.export.parity import drawn_tokens, steady_tokens
+from nightjar_alerts.training.export.parity import drawn_tokens
 from nightjar_alerts.training.export.served import Ensembled
 from nightjar_alerts.training.finetuning.domain import domain_of
 from nightjar_alerts.training.finetuning.draws import Observed
@@ -243,7 +243,7 @@ def export(
         domain=domain_of(learning_curves, light_curves, recipe.data.bands, measured_on),
         band_groups=dict(observed.substitutes),
     )
-    tokens = steady_tokens(network, model.ensemble, drawn_tokens(network, light_curves, config, model.ensemble))
+    tokens = drawn_tokens(network, light_curves, config, model.ensemble)
     bundle, difference = export_bundle(network, config, tokens, out, release, say)
     return write_card(bundle.path), difference, warning
 
