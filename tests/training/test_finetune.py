@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from nightjar_alerts import Classifier, TableOptions
-from nightjar_alerts.models.bundle import load_bundle, verify_golden
+from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
 from nightjar_alerts.training import finetune
 from nightjar_alerts.training.__main__ import main
-from nightjar_alerts.training.finetuning import run
+from nightjar_alerts.training.finetuning import draws, run
 from nightjar_alerts.training.finetuning.backbone import find_backbone
 from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT, REPORT
 from nightjar_alerts.training.finetuning.table import read_labelled
@@ -107,7 +107,7 @@ def test_finetune_scores_the_untouched_part_beside_the_opponent_and_the_majority
 
 
 def test_finetune_counts_what_it_leaves_out(report: dict[str, Any]) -> None:
-    assert report["left_out"] == {"class of fewer than ten objects": 4, "without a label": 3}
+    assert report["left_out"] == {"of a class of fewer than ten objects": 4, "without a label": 3}
     assert any("rare (4)" in warning for warning in report["warnings"])
 
 
@@ -150,6 +150,58 @@ def test_finetune_again_returns_the_finished_result(folder: Path, report: dict[s
         finetune(folder / "table.csv", folder / "model", backbone=folder / "backbone", seed=3, options=DIFFERENCE)
     main(arguments(folder))
     assert json.loads((folder / "model" / REPORT).read_text()) == report
+
+
+def test_finetune_states_the_difference_of_the_graph(report: dict[str, Any]) -> None:
+    assert report["parity"]["light_curves"] >= 16
+    assert report["parity"]["largest_difference"] < GOLDEN_TOLERANCE
+
+
+def test_read_labelled_of_a_named_group_keeps_its_objects_together(tmp_path: Path) -> None:
+    rows = rows_of({"bump": 30, "wave": 30}, hosts=True)
+    table = write(tmp_path / "t.csv", rows, (*HEADER[:-1], "field"))
+    assert len(np.unique(read_labelled(table, group="field", options=DIFFERENCE).group_O)) == 15
+    assert len(np.unique(read_labelled(table, options=DIFFERENCE).group_O)) == 60
+
+
+def test_read_labelled_of_a_group_of_most_objects_refuses(tmp_path: Path) -> None:
+    rows = [(*row[:-1], "one") for row in rows_of({"bump": 12, "wave": 12})]
+    with pytest.raises(LabelError, match="two classes of 10 independent objects"):
+        read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+
+
+def test_read_labelled_with_a_column_that_is_missing_names_it(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}))
+    with pytest.raises(ValueError, match="kind"):
+        read_labelled(table, label="kind", options=DIFFERENCE)
+
+
+def test_read_labelled_counts_objects_with_several_labels(tmp_path: Path) -> None:
+    rows = rows_of({"bump": 12, "wave": 12})
+    rows[0] = (*rows[0][:5], "wave", "")
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    assert labelled.left_out == {"with several labels": 1}
+
+
+def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, folder: Path) -> None:
+    rows = rows_of({"bump": 60, "wave": 60})
+    rows = [(*row[:2], "y", *row[3:]) if row[0] == "bump-3" else row for row in rows]
+    observed = draws.observe(
+        read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE), find_backbone(str(folder / "backbone"))
+    )
+    assert observed.left_out == {"without a point in the bands g, r": 1}
+    assert observed.warnings == ("band Y is left out: only 1 of 120 objects have points in it",)
+
+
+def test_observe_of_a_class_in_a_rare_band_refuses(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "COMMON_BAND", 0.5)
+    rows = rows_of({"bump": 12, "wave": 20})
+    rows = [(*row[:2], "z", *row[3:]) if row[5] == "bump" else row for row in rows]
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    with pytest.raises(LabelError, match="class 'bump' has 0 objects with points in the bands g, r"):
+        draws.observe(labelled, find_backbone(str(folder / "backbone")))
 
 
 def test_read_labelled_of_hosts_keeps_their_objects_together(tmp_path: Path) -> None:

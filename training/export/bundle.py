@@ -138,7 +138,9 @@ def _of_drawn(
     taxonomy, origin = taxonomy_of(classes_of(folders[0])), drawn_provenance(folders) | about
     release = release_of(confidence, ensemble, taxonomy, **named, data=origin, metrics={})
     validation = join_drawn([read_drawn(folder / "validation.npz") for folder in folders])
-    return release, drawn_tokens(network, validation, config, ensemble)
+    tokens, left_out = drawn_tokens(network, validation, config, ensemble)
+    say(f"parity test: {len(tokens)} light curves; {left_out} are left out, in which rounding decides")
+    return release, tokens
 
 
 def export_bundle(

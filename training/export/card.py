@@ -273,10 +273,17 @@ def _test_scores(metrics: Mapping[str, Any]) -> dict[str, Any]:
         + [f"{score['f1'][kind]:.2f}" for kind in classes]
         for name, score in test.items()
     ]
-    inner = [[name, f"{score['macro_f1']:.3f}", f"{np.std(score['by fold']):.3f}"] for name, score in methods.items()]
+    folds = max(len(score["by fold"]) for score in methods.values())
+    inner = [
+        [name, f"{score['macro_f1']:.3f}", f"{np.std(score['by fold']):.3f}"]
+        for name, score in methods.items()
+        if len(score["by fold"]) == folds
+    ]
+    first = [[name, f"{score['macro_f1']:.3f}"] for name, score in methods.items() if len(score["by fold"]) < folds]
     return {
         "table": markdown_table(["", "macro-F1", "balanced accuracy", *classes], rows, numbers=True),
         "methods": markdown_table(["method", "macro-F1", "deviation over folds"], inner, numbers=True),
+        "first_fold_only": first,
         "differences": [score["difference"] for score in test.values() if "difference" in score],
     }
 

@@ -204,8 +204,8 @@ def export(
     name: str,
     data: dict[str, Any],
     say: Callable[[str], None],
-) -> tuple[Bundle, float, str]:
-    """Fit the final model and export it; return the bundle, the largest difference of the graph, and a warning."""
+) -> tuple[Bundle, dict[str, float], str]:
+    """Fit the final model and export it; return the bundle, the result of the parity test, and a warning."""
     say(f"fitting {choice.method} to all learning objects")
     model = fit_final(tuning, choice, learns_O)
     learning = tuning.draws.rows(learns_O)
@@ -243,9 +243,14 @@ def export(
         domain=domain_of(learning_curves, light_curves, recipe.data.bands, measured_on),
         band_groups=dict(observed.substitutes),
     )
-    tokens = drawn_tokens(network, light_curves, config, model.ensemble)
+    tokens, left_out = drawn_tokens(network, light_curves, config, model.ensemble)
     bundle, difference = export_bundle(network, config, tokens, out, release, say)
-    return write_card(bundle.path), difference, warning
+    parity = {"light_curves": len(tokens), "left_out": left_out, "largest_difference": difference}
+    say(
+        f"the graph differs from the network by at most {difference:.1e} on {len(tokens)} light curves "
+        f"({left_out} more are left out, in which rounding decides)"
+    )
+    return write_card(bundle.path), parity, warning
 
 
 def served_probabilities(bundle: Bundle, light_curves: Sample) -> Float64:

@@ -32,7 +32,7 @@ from nightjar_alerts.training.data.drawn import drawn_sample
 from nightjar_alerts.training.data.sample import Sample, sample_of
 from nightjar_alerts.training.data.survey_readers import BAND_SUBSTITUTES
 from nightjar_alerts.training.finetuning.backbone import Backbone
-from nightjar_alerts.training.finetuning.table import LabelledCurves
+from nightjar_alerts.training.finetuning.table import MIN_OBJECTS, LabelledCurves
 from nightjar_alerts.training.fit.class_map import logits_of_copies
 from nightjar_alerts.training.fit.heads import HeadInputs, embeddings_of, join_inputs, statistics_of
 from nightjar_alerts.training.fit.labelled import LabelledDraws
@@ -68,6 +68,7 @@ class Observed:
     recipe : of the model to be trained; its data are the bands and the limits.
     substitutes : filters that stand for bands, as in the light curves.
     kept_O : numbers of the objects among those of the table.
+    left_out : number of the others, by reason.
     """
 
     curves: Sequence[LightCurve]
@@ -76,7 +77,8 @@ class Observed:
     recipe: Recipe
     substitutes: Mapping[str, str]
     kept_O: Int64
-    notes: tuple[str, ...]
+    left_out: Mapping[str, int]
+    warnings: tuple[str, ...]
 
 
 def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
@@ -85,7 +87,7 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     Raises
     ------
     LabelError
-        If no band of the network has enough points.
+        If no band of the network has enough points, or a class has too few objects with points in the bands.
     """
     known = backbone.recipe.data.bands
     substitutes = {name: band for name, band in BAND_SUBSTITUTES.items() if band in known}
@@ -100,7 +102,7 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     if not bands:
         seen = sorted({FILTERS[number] for curve in labelled.curves for number in np.unique(curve.band)})
         raise LabelError(f"no light curve has points in a band of the network ({', '.join(known)}); they have {seen}")
-    notes = [
+    warnings = [
         f"band {name} is left out: only {objects[name]} of {len(labelled)} objects have points in it"
         for name in known
         if objects[name] and name not in bands
@@ -113,15 +115,21 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     band_map = BandMap(bands, groups=own)
     in_bands = [_in_bands(curve, band_map) for curve in labelled.curves]
     kept_O = np.array([row for row, curve in enumerate(in_bands) if curve is not None], dtype=np.int64)
-    if lost := len(labelled) - len(kept_O):
-        notes.append(f"{lost} objects are left out: they have no point in a band of the model ({', '.join(bands)})")
+    number_C = np.bincount(labelled.label_O[kept_O], minlength=len(labelled.classes))
+    if number_C.min() < MIN_OBJECTS:
+        raise LabelError(
+            f"class {labelled.classes[number_C.argmin()]!r} has {number_C.min()} objects with points in the bands "
+            f"{', '.join(bands)}, fewer than {MIN_OBJECTS}; remove it from the table"
+        )
+    lost = len(labelled) - len(kept_O)
+    left_out = {f"without a point in the bands {', '.join(bands)}": lost} if lost else {}
     curves = [curve for curve in in_bands if curve is not None]
     recipe = _recipe(backbone, bands, curves, labelled.flux_kind == "total")
     data = recipe.data
     complete = [
         featurise(labelled.curves[row], data.limits, data.flux_unit, METADATA_COLUMNS, band_map) for row in kept_O
     ]
-    return Observed(curves, complete, labelled.label_O[kept_O], recipe, own, kept_O, tuple(notes))
+    return Observed(curves, complete, labelled.label_O[kept_O], recipe, own, kept_O, left_out, tuple(warnings))
 
 
 def _in_bands(curve: LightCurve, bands: BandMap) -> LightCurve | None:

@@ -98,7 +98,6 @@ def finetune(
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
-    steps: Mapping[str, int] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> FinetuneResult:
     """Train a classifier on a labelled table and write it as a bundle.
@@ -114,7 +113,6 @@ def finetune(
     backbone : name of a shipped bundle, or folder of a bundle or run, whose network is the start.
     options : how to read the table.
     threads : torch threads; default: torch's choice.
-    steps : steps of ``heads`` and ``full``, instead of the usual number.
     say : called with sentences on the progress.
 
     Raises
@@ -130,16 +128,16 @@ def finetune(
     with clock.stage("reading"):
         labelled, start = read_labelled(table, label=label, group=group, options=options), find_backbone(str(backbone))
         observed = observe(labelled, start)
-    identity = _identity(labelled.fingerprint, start, seed, device, steps)
+    identity = _identity(labelled.fingerprint, start, seed, device)
     if (finished := _finished(output, identity)) is not None:
         say(f"{output} already holds this model")
         return finished
-    notes = [*labelled.notes, *observed.notes]
-    if labelled.left_out:
-        notes.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in labelled.left_out.items()))
-    warnings = [note for note in notes if "left out" in note]
-    for note in notes:
+    left_out = {**labelled.left_out, **observed.left_out}
+    warnings = [*labelled.warnings, *observed.warnings]
+    for note in (*labelled.notes, *(f"warning: {warning}" for warning in warnings)):
         say(note)
+    if left_out:
+        say("objects left out: " + ", ".join(f"{count} {reason}" for reason, count in left_out.items()))
     label_O, group_O, classes = observed.label_O, labelled.group_O[observed.kept_O], labelled.classes
     counts = dict(zip(classes, np.bincount(label_O, minlength=len(classes)).tolist(), strict=True))
     say(f"{len(label_O)} objects: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
@@ -152,7 +150,7 @@ def finetune(
         say(f"computing the features of {len(drawn)} light curves, {len(label_O)} of them complete")
         draws = with_features(drawn, start, folder)
     learns_O, inner_O = _parts(label_O, group_O, seed)
-    tuning = Tuning(draws, start, len(classes), folder, identity, seed, device, steps)
+    tuning = Tuning(draws, start, len(classes), folder, identity, seed, device)
     with clock.stage("choice"):
         choice = choose(tuning, learns_O, inner_O, say)
     say(_table_of_methods(choice))
@@ -164,13 +162,13 @@ def finetune(
         "classes": dict(zip(classes, np.bincount(label_O[learns_O], minlength=len(classes)).tolist(), strict=True)),
         "finetuned": {
             "identity": identity, "from": start.pretrained.origin, "method": choice.method, "label": labelled.label,
-            "group": labelled.group, "left_out": dict(labelled.left_out), "test_objects": int((~learns_O).sum()),
+            "group": labelled.group, "left_out": left_out, "test_objects": int((~learns_O).sum()),
             "tensors": len(taken),
         },
     }  # fmt: skip
     with clock.stage("final fit and export"):
         name = "".join(char if char.isalnum() else "-" for char in output.name.lower()).strip("-") or "model"
-        made, difference, warning = bundles.export(
+        made, parity, warning = bundles.export(
             tuning, choice, observed, learns_O, classes, _emptied(folder / "bundle"), name=name, data=data, say=say
         )
     if warning:
@@ -178,11 +176,11 @@ def finetune(
         warnings.append(warning)
     with clock.stage("scores"):
         scores = _scores(made, tuning, observed, learns_O, inner_O, classes)
-    made = _with_scores(made, scores, choice)
+    made = _with_scores(made, scores, parity)
     report = {
         "bundle": str(output), "sha256": made.sha256, "method": choice.method, "scores": scores,
-        "folds": dict(choice.scores), "left_out": dict(labelled.left_out), "warnings": warnings,
-        "notes": notes, "parity": difference, "seconds": clock.seconds,
+        "folds": dict(choice.scores), "left_out": left_out, "warnings": warnings,
+        "notes": list(labelled.notes), "parity": parity, "seconds": clock.seconds,
         "threads": torch.get_num_threads(),
     }  # fmt: skip
     write_atomic(made.path / REPORT, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
@@ -197,7 +195,7 @@ def finetune(
     return result
 
 
-def _identity(fingerprint: str, start: Backbone, seed: int, device: str, steps: Mapping[str, int] | None) -> str:
+def _identity(fingerprint: str, start: Backbone, seed: int, device: str) -> str:
     """Return a hash of everything that decides the result."""
     digest = sha256(fingerprint.encode())
     digest.update(start.pretrained.sha256.encode())
@@ -205,7 +203,7 @@ def _identity(fingerprint: str, start: Backbone, seed: int, device: str, steps: 
         own = version("nightjar-alerts")
     except PackageNotFoundError:  # run from a source tree that was never installed
         own = "0"
-    digest.update(json.dumps([seed, device, sorted((steps or {}).items()), own]).encode())
+    digest.update(json.dumps([seed, device, own]).encode())
     return digest.hexdigest()
 
 
@@ -272,9 +270,9 @@ def _scores(
     return scores
 
 
-def _with_scores(made: Bundle, scores: Mapping[str, Any], choice: Choice) -> Bundle:
-    """Add the scores to the manifest and the card."""
-    metrics = {**made.manifest.metrics, "test": dict(scores)}
+def _with_scores(made: Bundle, scores: Mapping[str, Any], parity: Mapping[str, float]) -> Bundle:
+    """Add the scores and the result of the parity test to the manifest and the card."""
+    metrics = {**made.manifest.metrics, "test": dict(scores), "parity": dict(parity)}
     write_manifest(made.path, made.manifest.model_copy(update={"metrics": metrics}))
     return write_card(made.path)
 

@@ -49,7 +49,8 @@ class LabelledCurves:
     group_O : related objects have the same number.
     flux_kind : ``total`` if the table has total fluxes.
     left_out : number of objects by reason.
-    notes : guesses and warnings, one sentence each.
+    notes : guesses, and points that were left out, one sentence each.
+    warnings : classes that were left out.
     label, group : names of the columns.
     """
 
@@ -62,6 +63,7 @@ class LabelledCurves:
     group: str
     left_out: Mapping[str, int]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.curves)
@@ -139,15 +141,15 @@ def _read(table: Table, several: frozenset[str]) -> _Reading:
     for item in table:
         label = item.label.strip()
         if item.object_id in several:
-            reading.left_out["rows with different labels"] += 1
+            reading.left_out["with several labels"] += 1
         elif label.lower() in MISSING:
             reading.left_out["without a label"] += 1
         else:
             try:
                 reading.curves.append(item.light_curve())
             except LightCurveError as error:
-                unknown = "no point in a known filter" if item.rejected.get("unknown filter") is not None else ""
-                reading.left_out[unknown or f"unusable light curve: {str(error)[:80]}"] += 1
+                no_points = error.reason == "no_usable_points"
+                reading.left_out["without a usable point" if no_points else f"not valid: {str(error)[:80]}"] += 1
                 continue
             reading.labels.append(label)
             reading.items.append(item)
@@ -156,7 +158,7 @@ def _read(table: Table, several: frozenset[str]) -> _Reading:
 
 def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list[str]) -> LabelledCurves:
     """Leave out small classes, and check what is left."""
-    objects, left_out = len(reading.curves), reading.left_out
+    objects, left_out, warnings = len(reading.curves), reading.left_out, list[str]()
     if not objects:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "it has no objects"
         detail = f" ({'; '.join(table.report.lines())})" if table.report.lines() else ""
@@ -173,15 +175,17 @@ def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list
     classes = tuple(sorted(values.keys() - small.keys()))
     if small:
         listed = ", ".join(f"{value} ({count})" for value, count in sorted(small.items()))
-        notes.append(
+        warnings.append(
             f"classes of fewer than {MIN_OBJECTS} independent objects are left out: {listed}; give them the label of a "
             "class that they can join, or more objects"
         )
-        left_out["class of fewer than ten objects"] += sum(small.values())
+        left_out["of a class of fewer than ten objects"] += sum(small.values())
     if len(classes) < 2:
         found = ", ".join(f"{value} ({count})" for value, count in values.most_common(SHOWN_VALUES))
+        reasons = "".join(f"; {count} {reason}" for reason, count in left_out.items())
         raise LabelError(
             f"a classifier needs two classes of {MIN_OBJECTS} independent objects each; column {label!r} has {found}"
+            f"{reasons}"
         )
     rows = np.array([row for row, value in enumerate(reading.labels) if value in classes])
     if (largest := int(np.bincount(group_O[rows]).max())) > LARGEST_GROUP * len(rows):
@@ -201,6 +205,7 @@ def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list
         group=group,
         left_out=dict(left_out.most_common()),
         notes=tuple(notes),
+        warnings=tuple(warnings),
     )
 
 
