@@ -27,6 +27,7 @@ from nightjar_alerts.training.importers.tables import LabelError
 from nightjar_alerts.training.recipes.astro_moe import debug, with_network
 from support.once import common_folder, made_once
 
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "examples" / "finetune.ipynb"
 SMALL = with_network(debug(), "small", n_blocks=1, n_experts=0, n_input_experts=0)
 HEADER = ("id", "mjd", "band", "fluxdiff_uJy", "fluxdiff_uJy_error", "type", "host")
 DIFFERENCE = TableOptions(flux_kind="difference")
@@ -248,3 +249,21 @@ def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, folder
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="holds something else"):
         finetune(folder / "table.csv", tmp_path, backbone=folder / "backbone", options=DIFFERENCE)
+
+
+def test_finetune_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "HEAD_STEPS", 20)
+    monkeypatch.setattr(tuning, "BRANCH_STEPS", (2, 2))
+    monkeypatch.chdir(NOTEBOOK.parent)
+    own = {"astro-moe-elasticc": str(folder / "backbone"), '"model"': repr(str(tmp_path / "model"))}
+    names: dict[str, Any] = {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"])
+            for text, replacement in own.items():
+                source = source.replace(text, replacement)
+            exec(compile(source, f"{NOTEBOOK.name}:{cell['id']}", "exec"), names)
+            assert cell["outputs"] == [], "committed without outputs"
+    assert len(names["results"]) == 60
