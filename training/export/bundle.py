@@ -115,6 +115,8 @@ def _of_dataset(
         raise RunError(f"{run} was trained on other data than {data}")
     say(f"running the network on {len(dataset)} light curves")
     confidence = fit_to_dataset(network, dataset, config.recipe)
+    objects = confidence.metrics["calibration"]["objects"]
+    say(f"calibration and prediction sets are fitted to {objects} validation objects")
     origin = provenance(dataset, config) | origin_of(data) | about
     release = release_of(confidence, None, taxonomy_of(dataset.classes), **named, data=origin, metrics=metrics)
     return release, dataset_tokens(dataset, config)

@@ -174,7 +174,8 @@ def _imported(data: Report) -> str:
     record = data["import"]
     report, command = record["report"], f"nightjar-train import {record['format']}"
     left_out = _listed(report["dropped_objects"])
-    text = f"""Light curves of {data["source"]} (`{command}`), terms: {record["licence"]}.
+    source = "Imported light curves" if data["source"] == "not stated" else f"Light curves of {data['source']}"
+    text = f"""{source} (`{command}`), terms: {record["licence"]}.
 Of {report["objects_read"]:,} objects {report["objects_written"]:,} were kept; left out: {left_out}."""
     return fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
