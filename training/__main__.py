@@ -33,6 +33,7 @@ if missing := [
 from pydantic import ValidationError
 
 from nightjar_alerts.training.experiments import EXPERIMENTS
+from nightjar_alerts.training.finetuning.command import add_finetune
 from nightjar_alerts.training.makers import add_makers
 from nightjar_alerts.training.options import (
     Commands,
@@ -381,6 +382,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     add_command(commands, "import", _unreachable, "convert files of a survey to a data file; `import FORMAT --help`")
     add_simulate(commands)
+    add_finetune(commands)
     add_fit(commands)
     add_evaluate(commands)
     add_export(commands)

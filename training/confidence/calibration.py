@@ -180,8 +180,12 @@ def calibrated(logits_NC: Float, length_N: Int64, calibration: Calibration) -> N
     return softmax(logits_NC, calibration.temperatures(length_N))
 
 
-def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
+def fit_temperature(logits_NC: Float, label_N: Int64, weight_N: Float | None = None) -> float:
     """Return the temperature of the smallest log loss by a bounded search; the loss is convex in 1 / temperature.
+
+    Parameters
+    ----------
+    weight_N : weight of each light curve; None: equal weights.
 
     Raises
     ------
@@ -192,7 +196,10 @@ def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
         raise ValueError("a temperature needs at least one object, and finite logits")
 
     def loss(log_temperature: float) -> float:
-        return log_loss(softmax(logits_NC, np.exp(log_temperature)), label_N)
+        p_NC = softmax(logits_NC, np.exp(log_temperature))
+        if weight_N is None:
+            return log_loss(p_NC, label_N)
+        return -float(np.average(np.log(np.maximum(p_NC[np.arange(len(p_NC)), label_N], 1e-7)), weights=weight_N))
 
     limit = np.log(LARGEST_TEMPERATURE)
     minimum = minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6})

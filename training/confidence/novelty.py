@@ -211,19 +211,44 @@ def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
         If :func:`fit_reference` does, or all validation objects have the same distance.
     """
     reference = fit_reference(training.embedding_NE, training.label_N)
-    distance_N = reference.mahalanobis(validation.embedding_NE)
+    return mahalanobis_novelty(
+        reference,
+        reference.mahalanobis(validation.embedding_NE),
+        validation.detections_N,
+        split="validation",
+        objects=len(np.unique(validation.object_N)),
+        reference_objects=len(np.unique(training.object_N)),
+    )
+
+
+def mahalanobis_novelty(
+    reference: EmbeddingReference,
+    distance_N: Float64,
+    detections_N: Int64,
+    *,
+    split: str,
+    objects: int,
+    reference_objects: int,
+) -> NoveltyFit:
+    """Return the score by distances to a reference, for distances of objects that it was not fitted to.
+
+    Raises
+    ------
+    ValueError
+        If all distances are equal.
+    """
     distance_Q, share_Q = quantiles_of(distance_N)
     alarm_N = np.interp(distance_N, distance_Q, share_Q) > 1 - FALSE_ALARMS
-    group_N = np.searchsorted(DETECTION_GROUPS, validation.detections_N, side="right") - 1
+    group_N = np.searchsorted(DETECTION_GROUPS, detections_N, side="right") - 1
     described = Novelty(
         threshold=1 - FALSE_ALARMS,
         false_alarm_rate=float(alarm_N.mean()),
         by_detections={
             DETECTION_GROUPS[group]: float(alarm_N[group_N == group].mean()) for group in np.unique(group_N)
         },
-        split="validation",
-        objects=len(np.unique(validation.object_N)),
-        reference_objects=len(np.unique(training.object_N)),
+        split=split,
+        objects=objects,
+        reference_objects=reference_objects,
     )
     return NoveltyFit(NoveltyScore(reference, distance_Q, share_Q).eval(), described)
 

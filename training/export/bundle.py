@@ -115,6 +115,8 @@ def _of_dataset(
         raise RunError(f"{run} was trained on other data than {data}")
     say(f"running the network on {len(dataset)} light curves")
     confidence = fit_to_dataset(network, dataset, config.recipe)
+    objects = confidence.metrics["calibration"]["objects"]
+    say(f"calibration and prediction sets are fitted to {objects} validation objects")
     origin = provenance(dataset, config) | origin_of(data) | about
     release = release_of(confidence, None, taxonomy_of(dataset.classes), **named, data=origin, metrics=metrics)
     return release, dataset_tokens(dataset, config)
@@ -138,7 +140,9 @@ def _of_drawn(
     taxonomy, origin = taxonomy_of(classes_of(folders[0])), drawn_provenance(folders) | about
     release = release_of(confidence, ensemble, taxonomy, **named, data=origin, metrics={})
     validation = join_drawn([read_drawn(folder / "validation.npz") for folder in folders])
-    return release, drawn_tokens(network, validation, config, ensemble)
+    tokens, left_out = drawn_tokens(network, validation, config, ensemble)
+    say(f"parity test: {len(tokens)} light curves; {left_out} are left out, in which rounding decides")
+    return release, tokens
 
 
 def export_bundle(
@@ -171,11 +175,12 @@ def export_bundle(
         raise ExportError(f"only classifiers are exported: the task of {config.recipe.name} is {config.recipe.task}")
     served = ServedNetwork(network.eval(), release.calibration, release.novelty, release.ensemble).eval()
     batches = parity_batches(tokens)
+    traced = served.arguments(batches[-1])  # several light curves and points: a size of 1 would become a constant
     with torch.no_grad():
-        example = served.outputs(*served.arguments(batches[0]).values())
+        example = served.outputs(*traced.values())
     say("tracing the network into a graph")
     conditions = served.missing_input_outputs(), served.row_subset_modules(), served.native_kernels()
-    write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL, *conditions)
+    write_graph(served, traced, AXES, list(example), out / MODEL, *conditions)
     say(f"comparing torch and onnxruntime on {len(batches)} batches")
     worst = check_parity(served, out / MODEL, batches)
     golden = {name: batches[-1][name] for name in served.arguments(batches[-1])}

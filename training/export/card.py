@@ -22,7 +22,7 @@ from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
 from nightjar_alerts.training.score.figures import confusion_figure
 
 Report = Mapping[str, Any]
-Origin = Literal["surveys", "ztf types", "import", "simulated"]
+Origin = Literal["finetuned", "surveys", "ztf types", "import", "simulated"]
 
 TEMPLATES: Final = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -121,6 +121,8 @@ def card(manifest: Manifest, report: Report | None = None, baseline: Report | No
 
 
 def _origin(manifest: Manifest) -> Origin:
+    if "finetuned" in manifest.data:
+        return "finetuned"
     if manifest.prior is not None:  # class shares are stated if several data files were mixed
         return "ztf types" if manifest.classes.names == ZTF_SUPERNOVAE.names else "surveys"
     return "import" if "import" in manifest.data else "simulated"
@@ -152,6 +154,7 @@ def _data(manifest: Manifest, origin: Origin) -> dict[str, Any]:
     seed = data.get("simulator_seed", "not recorded")
     return {
         "data": {"objects": 0, "sha256": "", "pretrained": None} | data,
+        "left_out": _listed(data.get("finetuned", {}).get("left_out", {})),
         "counts": counts,
         "counted": fill(f"- light curves {drawn}, by class: {counts}", 120, subsequent_indent="  "),
         "mixture": ", ".join(f"{share:.0%} {name}" for name, share in data.get("mixture", {}).items()),
@@ -163,11 +166,16 @@ def _data(manifest: Manifest, origin: Origin) -> dict[str, Any]:
     }
 
 
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} ({count:,})" for reason, count in counts.items()) or "none"
+
+
 def _imported(data: Report) -> str:
     record = data["import"]
     report, command = record["report"], f"nightjar-train import {record['format']}"
-    left_out = ", ".join(f"{reason} ({count:,})" for reason, count in report["dropped_objects"].items()) or "none"
-    text = f"""Light curves of {data["source"]} (`{command}`), terms: {record["licence"]}.
+    left_out = _listed(report["dropped_objects"])
+    source = "Imported light curves" if data["source"] == "not stated" else f"Light curves of {data['source']}"
+    text = f"""{source} (`{command}`), terms: {record["licence"]}.
 Of {report["objects_read"]:,} objects {report["objects_written"]:,} were kept; left out: {left_out}."""
     return fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
@@ -243,8 +251,10 @@ def _ranges(starts: list[int]) -> dict[str, str]:
 
 def _scores(manifest: Manifest, origin: Origin, report: Report | None, baseline: Report | None) -> str:
     """Return the sections on scores, for any kind of report."""
-    if report is None:
-        found: dict[str, Any] = {"kind": "none"}
+    if report is None and origin == "finetuned" and "test" in manifest.metrics:
+        found: dict[str, Any] = {"kind": "finetuned", **_test_scores(manifest.metrics)}
+    elif report is None:
+        found = {"kind": "none"}
     elif "table" in report:
         found = {"kind": "surveys", **_survey_scores(report, manifest)}
     elif "draws" in report:
@@ -253,6 +263,30 @@ def _scores(manifest: Manifest, origin: Origin, report: Report | None, baseline:
         found = {"kind": "views", **_view_scores(manifest, report, baseline)}
     template = TEMPLATES.get_template("card_scores.md.jinja")
     return template.render(manifest=manifest, origin=origin, report=report, picture=PICTURE, **found)
+
+
+def _test_scores(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a fine-tuned model: scores on the untouched objects, and of all methods on inner folds."""
+    test, methods = metrics["test"], metrics["methods"]
+    classes = list(test["model"]["f1"])
+    rows = [
+        [name, *(f"{score[key]:.3f}" for key in ("macro_f1", "balanced_accuracy"))]
+        + [f"{score['f1'][kind]:.2f}" for kind in classes]
+        for name, score in test.items()
+    ]
+    folds = max(len(score["by fold"]) for score in methods.values())
+    inner = [
+        [name, f"{score['macro_f1']:.3f}", f"{np.std(score['by fold']):.3f}"]
+        for name, score in methods.items()
+        if len(score["by fold"]) == folds
+    ]
+    first = [[name, f"{score['macro_f1']:.3f}"] for name, score in methods.items() if len(score["by fold"]) < folds]
+    return {
+        "table": markdown_table(["", "macro-F1", "balanced accuracy", *classes], rows, numbers=True),
+        "methods": markdown_table(["method", "macro-F1", "deviation over folds"], inner, numbers=True),
+        "first_fold_only": first,
+        "differences": [score["difference"] for score in test.values() if "difference" in score],
+    }
 
 
 def _view_scores(manifest: Manifest, report: Report, baseline: Report | None) -> dict[str, Any]:

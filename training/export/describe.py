@@ -41,6 +41,8 @@ class Release:
     ----------
     shares : class shares that the probabilities assume; None if they are not stated.
     priors : prediction sets for other class shares, by name.
+    domain : light curves that the model is for; None: by the taxonomy, see `_shares`.
+    band_groups : filters that stand for bands, if the domain is given.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Release:
     input_statistics: InputStatistics | None = None
     shares: dict[str, float] | None = None
     priors: Mapping[str, Any] = field(default_factory=dict)
+    domain: Domain | None = None
+    band_groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def release_of(
@@ -138,14 +142,14 @@ def _shares(shares: dict[str, float], release: Release, bands: Sequence[str], ha
     )
     return {
         "format_version": 2,
-        "band_groups": BAND_SUBSTITUTES if of_surveys else {},
+        "band_groups": dict(release.band_groups) if release.domain else BAND_SUBSTITUTES if of_surveys else {},
         "prior": AssumedPrior(
             name="training",
             shares={name: max(share, SMALLEST_SHARE) for name, share in shares.items()},
             source="class shares of the light curves that heads, calibration and sets were fitted to",
         ),
         "priors": dict(release.priors),
-        "domain": domain if of_surveys else None,
+        "domain": release.domain or (domain if of_surveys else None),
         "context": Context(learned=("redshift",) if has_metadata else ()),
     }
 

@@ -136,23 +136,23 @@ def dataset_tokens(dataset: Sample, config: RunConfig) -> list[Tokens]:
 
 def drawn_tokens(
     network: AstroMoE | RoMAE, light_curves: Sample, config: RunConfig, ensemble: Ensembled | None = None
-) -> list[Tokens]:
-    """Light curves of every length, and noise of every brightness that reaches the rarer experts.
+) -> tuple[list[Tokens], int]:
+    """Return light curves of every length, and noise of every brightness that reaches the rarer experts.
 
-    About one in a hundred has two periods that fit equally well, and some have a number at a threshold of the trees, so
-    that rounding chooses: what it chooses proves nothing of the graph, and such light curves are left out.
+    Some have two periods that fit equally well, or a number at a threshold of the trees, so that rounding chooses: what
+    it chooses proves nothing of the graph. Such light curves are left out; their number is the second value.
     """
     rng = np.random.default_rng(config.recipe.seed)
     rows = rng.permutation(len(light_curves))[:DRAWN_CURVES]
     drawn = (usable_tokens(noise(rng), config.recipe.data) for _ in range(NOISE))
     candidates = [_tokens(light_curves, int(row)) for row in rows] + [tokens for tokens in drawn if tokens is not None]
     if isinstance(network, RoMAE):
-        return candidates
-    decided = [tokens for tokens in candidates if _is_decided(network, tokens)]
-    if ensemble is None:
-        return decided
-    exact = deepcopy(network).double()
-    return [tokens for tokens in decided if _keeps_its_leaves(network, exact, ensemble, tokens)]
+        return candidates, 0
+    kept = [tokens for tokens in candidates if _is_decided(network, tokens)]
+    if ensemble is not None:
+        exact = deepcopy(network).double()
+        kept = [tokens for tokens in kept if _keeps_its_leaves(network, exact, ensemble, tokens)]
+    return kept, len(candidates) - len(kept)
 
 
 @torch.inference_mode()

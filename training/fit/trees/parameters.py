@@ -28,6 +28,14 @@ REGULAR: Final[Mapping[str, Any]] = {
 """Changes for more regular trees, which the bundle of ZTF's six types holds."""
 REGULAR_ROUNDS: Final = 160
 
+HAND_MADE: Final[Mapping[str, Any]] = {
+    "objective": "multiclass", "learning_rate": 0.05, "num_leaves": 31, "min_data_in_leaf": 10,
+    "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0,
+    "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
+}  # fmt: skip
+"""LightGBM on hand-made features, which fine-tuned models are compared with (`finetuning.opponent`)."""
+HAND_MADE_ROUNDS: Final = tuple(range(20, 401, 20))
+
 PATTERN: Final[Mapping[str, Any]] = {
     **_REPRODUCIBLE, "learning_rate": 0.1, "num_leaves": 24, "min_data_in_leaf": 30, "lambda_l2": 2.0, "seed": 0,
 }  # fmt: skip

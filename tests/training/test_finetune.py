@@ -1,0 +1,269 @@
+"""Fine-tuning from a labelled table to a served model: one small run, and tables that it refuses."""
+
+import csv
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nightjar_alerts import Classifier, TableOptions
+from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, load_bundle, verify_golden
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training import finetune
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.finetuning import draws, run
+from nightjar_alerts.training.finetuning.backbone import find_backbone
+from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT, REPORT
+from nightjar_alerts.training.finetuning.table import read_labelled
+from nightjar_alerts.training.fit import tuning
+from nightjar_alerts.training.fit.checkpoints import DataSource
+from nightjar_alerts.training.fit.heads import save_run
+from nightjar_alerts.training.importers.tables import LabelError
+from nightjar_alerts.training.recipes.astro_moe import debug, with_network
+from support.once import common_folder, made_once
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "examples" / "finetune.ipynb"
+SMALL = with_network(debug(), "small", n_blocks=1, n_experts=0, n_input_experts=0)
+HEADER = ("id", "mjd", "band", "fluxdiff_uJy", "fluxdiff_uJy_error", "type", "host")
+DIFFERENCE = TableOptions(flux_kind="difference")
+CLASSES = {"bump": 26, "wave": 26, "rare": 4, "": 3}
+
+Row = tuple[Any, ...]
+
+
+def rows_of(counts: dict[str, int] = CLASSES, *, bands: tuple[str, ...] = ("g", "r"), hosts: bool = False) -> list[Row]:
+    """Return the points of objects: bumps are transients, all others waves."""
+    rng, rows = np.random.default_rng(0), list[Row]()
+    for label, count in counts.items():
+        for number in range(count):
+            name, time = f"{label or 'none'}-{number}", np.arange(0, 48, 4.0)
+            peak, width = rng.uniform(15, 30), rng.uniform(5, 12)
+            shape = np.exp(-(((time - peak) / width) ** 2)) if label == "bump" else 1 + 0.5 * np.sin(time / width * 3)
+            flux = rng.uniform(20, 200) * shape + rng.normal(0, 1, len(time))
+            host = f"host {number // 2}" if hosts else ""
+            rows += [
+                (name, 60_000 + t, bands[index % len(bands)], round(value, 3), 1.0, label, host)
+                for index, (t, value) in enumerate(zip(time, flux, strict=True))
+            ]
+    return rows
+
+
+def write(path: Path, rows: list[Row], header: tuple[str, ...] = HEADER) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def arguments(folder: Path) -> list[str]:
+    return [
+        *("finetune", str(folder / "table.csv"), "--output", str(folder / "model"), "--from", str(folder / "backbone")),
+        *("--flux-kind", "difference", "--threads", "1"),
+    ]
+
+
+def make(folder: Path) -> None:
+    """Fine-tune in two starts, of which SIGTERM ends the first."""
+    folder.mkdir()
+    write(folder / "table.csv", rows_of())
+    torch.manual_seed(0)
+    save_run(build(SMALL.network), SMALL, folder, DataSource(name="-", sha256="0", objects=1), folder / "backbone")
+    with pytest.MonkeyPatch.context() as short, pytest.MonkeyPatch.context() as patch:
+        short.setattr(tuning, "HEAD_STEPS", 100)
+        short.setattr(tuning, "BRANCH_STEPS", (10, 10))
+        patch.setattr(run, "choose", lambda *_: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments(folder))
+        (features,) = folder.glob("model.work/*/features-0000.npz")
+        before = features.stat().st_mtime_ns
+        patch.undo()
+        main(arguments(folder))
+    resumed = {"status": stopped.value.code, "is_kept": features.stat().st_mtime_ns == before}
+    (folder / "resumed.json").write_text(json.dumps(resumed))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_once(common_folder(tmp_path_factory) / "finetuned", make)
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((folder / "model" / REPORT).read_text())
+    return made
+
+
+def test_finetune_after_sigterm_continues_from_its_features(folder: Path) -> None:
+    assert json.loads((folder / "resumed.json").read_text()) == {"status": 143, "is_kept": True}
+
+
+def test_finetune_scores_the_untouched_part_beside_the_opponent_and_the_majority(report: dict[str, Any]) -> None:
+    assert set(report["scores"]) == {"model", OPPONENT, MAJORITY}
+    assert report["scores"]["model"]["macro_f1"] > 0.8 > report["scores"][MAJORITY]["macro_f1"]
+    assert {"trees", "heads", "heads and trees", "full"} <= set(report["folds"])
+
+
+def test_finetune_counts_what_it_leaves_out(report: dict[str, Any]) -> None:
+    assert report["left_out"] == {"of a class of fewer than ten objects": 4, "without a label": 3}
+    assert any("rare (4)" in warning for warning in report["warnings"])
+
+
+def test_finetune_of_few_objects_holds_the_temperature_and_warns(folder: Path, report: dict[str, Any]) -> None:
+    calibration = load_bundle(folder / "model").manifest.calibration
+    assert (calibration.method, calibration.temperature) == ("none", 1.0)
+    assert any("not calibrated" in warning for warning in report["warnings"])
+
+
+def test_finetune_writes_a_bundle_that_states_its_domain_and_origin(folder: Path) -> None:
+    made = load_bundle(folder / "model")
+    verify_golden(made, open_session(made.model))
+    assert made.manifest.classes.names == ("bump", "wave")
+    assert made.manifest.domain is not None
+    assert made.manifest.domain.bands == ("g", "r")
+    assert made.manifest.data["finetuned"]["test_objects"] + made.manifest.data["objects"] == 52
+    assert "wave" in (folder / "model" / "CARD.md").read_text()
+
+
+def test_classifier_of_a_finetuned_folder_names_the_class(folder: Path) -> None:
+    results = Classifier(folder / "model").classify(folder / "table.csv", flux_kind="difference")
+    assert {result.class_name for result in results} == {"bump", "wave"}
+
+
+def test_finetuned_model_of_g_and_r_abstains_on_the_i_band(folder: Path) -> None:
+    time = np.arange(60_000, 60_048, 4.0)
+    i_band = {"mjd": time.tolist(), "flux": [9e4] * 12, "flux_err": [1e3] * 12, "band": ["i"] * 12}
+    result = Classifier(folder / "model").classify(i_band)
+    assert (result.status, result.class_name) == ("abstained", None), result
+
+
+def test_with_heads_of_one_seed_are_equal(folder: Path) -> None:
+    backbone = find_backbone(str(folder / "backbone"))
+    one, other = (backbone.with_heads(3, seed=1)[0].state_dict() for _ in range(2))
+    assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_finetune_again_returns_the_finished_result(folder: Path, report: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="another table or other options"):
+        finetune(folder / "table.csv", folder / "model", backbone=folder / "backbone", seed=3, options=DIFFERENCE)
+    main(arguments(folder))
+    assert json.loads((folder / "model" / REPORT).read_text()) == report
+
+
+def test_finetune_states_the_difference_of_the_graph(report: dict[str, Any]) -> None:
+    assert report["parity"]["light_curves"] >= 16
+    assert report["parity"]["largest_difference"] < GOLDEN_TOLERANCE
+
+
+def test_read_labelled_of_a_named_group_keeps_its_objects_together(tmp_path: Path) -> None:
+    rows = rows_of({"bump": 30, "wave": 30}, hosts=True)
+    table = write(tmp_path / "t.csv", rows, (*HEADER[:-1], "field"))
+    assert len(np.unique(read_labelled(table, group="field", options=DIFFERENCE).group_O)) == 15
+    assert len(np.unique(read_labelled(table, options=DIFFERENCE).group_O)) == 60
+
+
+def test_read_labelled_of_a_group_of_most_objects_refuses(tmp_path: Path) -> None:
+    rows = [(*row[:-1], "one") for row in rows_of({"bump": 12, "wave": 12})]
+    with pytest.raises(LabelError, match="two classes of 10 independent objects"):
+        read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+
+
+def test_read_labelled_with_a_column_that_is_missing_names_it(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}))
+    with pytest.raises(ValueError, match="kind"):
+        read_labelled(table, label="kind", options=DIFFERENCE)
+
+
+def test_read_labelled_counts_objects_with_several_labels(tmp_path: Path) -> None:
+    rows = rows_of({"bump": 12, "wave": 12})
+    rows[0] = (*rows[0][:5], "wave", "")
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    assert labelled.left_out == {"with several labels": 1}
+
+
+def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, folder: Path) -> None:
+    rows = rows_of({"bump": 60, "wave": 60})
+    rows = [(*row[:2], "y", *row[3:]) if row[0] == "bump-3" else row for row in rows]
+    observed = draws.observe(
+        read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE), find_backbone(str(folder / "backbone"))
+    )
+    assert observed.left_out == {"without a point in the bands g, r": 1}
+    assert observed.warnings == ("band Y is left out: only 1 of 120 objects have points in it",)
+
+
+def test_observe_of_a_class_in_a_rare_band_refuses(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "COMMON_BAND", 0.5)
+    rows = rows_of({"bump": 12, "wave": 20})
+    rows = [(*row[:2], "z", *row[3:]) if row[5] == "bump" else row for row in rows]
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    with pytest.raises(LabelError, match="class 'bump' has 0 objects with points in the bands g, r"):
+        draws.observe(labelled, find_backbone(str(folder / "backbone")))
+
+
+def test_read_labelled_of_hosts_keeps_their_objects_together(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 30, "wave": 30}, hosts=True))
+    assert len(np.unique(read_labelled(table, options=DIFFERENCE).group_O)) == 15
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"bump": 20}, "two classes of 10 independent objects each; column 'type' has bump"),
+        ({"bump": 20, "wave": 9}, "two classes of 10"),
+        ({"": 5}, "no labelled light curve that can be used: 5 without a label"),
+        ({f"c{number}": 1 for number in range(12)}, "12 values for 12 objects"),
+    ],
+)
+def test_read_labelled_without_two_classes_says_what_it_found(
+    counts: dict[str, int], expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LabelError, match=expected):
+        read_labelled(write(tmp_path / "t.csv", rows_of(counts)), options=DIFFERENCE)
+
+
+def test_read_labelled_with_two_columns_of_labels_lists_their_values(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}), (*HEADER[:-1], "class"))
+    with pytest.raises(LabelError, match=r"2 columns may be the label; name one with --label: type \(bump, wave"):
+        read_labelled(table, options=DIFFERENCE)
+
+
+def test_read_labelled_without_a_usual_name_lists_candidates(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}), (*HEADER[:-2], "what", "host"))
+    with pytest.raises(LabelError, match=r"--label; it may be .*what \(bump, wave\)"):
+        read_labelled(table, options=DIFFERENCE)
+    assert read_labelled(table, label="what", options=DIFFERENCE).counts == {"bump": 12, "wave": 12}
+
+
+def test_finetune_in_unknown_bands_names_them(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}, bands=("qq",)))
+    with pytest.raises(ValueError, match="Which filters are 'qq'"):
+        finetune(table, tmp_path / "out")
+
+
+def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="holds something else"):
+        finetune(folder / "table.csv", tmp_path, backbone=folder / "backbone", options=DIFFERENCE)
+
+
+def test_finetune_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "HEAD_STEPS", 20)
+    monkeypatch.setattr(tuning, "BRANCH_STEPS", (2, 2))
+    monkeypatch.chdir(NOTEBOOK.parent)
+    own = {"astro-moe-elasticc": str(folder / "backbone"), '"model"': repr(str(tmp_path / "model"))}
+    names: dict[str, Any] = {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"])
+            for text, replacement in own.items():
+                source = source.replace(text, replacement)
+            exec(compile(source, f"{NOTEBOOK.name}:{cell['id']}", "exec"), names)
+            assert cell["outputs"] == [], "committed without outputs"
+    assert len(names["results"]) == 60
