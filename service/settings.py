@@ -51,7 +51,7 @@ DEVELOPER_VARIABLES = frozenset(
         "PARTS_IMAGE",
         "PROXY_IMAGE",
         "SYSTEMD_IMAGE",
-    )  # fmt: skip
+    )
 )
 """Variables of tests and benchmarks, which are not reported as unknown settings."""
 DIGEST_NAME_LENGTH = 16
