@@ -133,6 +133,12 @@ def _ask(evidence: Evidence, roles: Roles) -> None:
             "columns.object_id",
             [Choice(name, "every row is an object"), Choice("", "the table is one object")],
         )
+    for name in candidates(evidence, roles, "object_id", scalars, lambda name: _names_some_rows(evidence, name)):
+        raise TableQuestion(
+            f"Column {name!r} has several names, but only in some rows. Write the name in every row of its object.",
+            "columns.object_id",
+            [Choice(name, "rows without a name are left out"), Choice("", "the table is one object")],
+        )
     ra, dec = _positions(evidence, roles)
     one_object = [Choice("", "the table is one object")]
     for name, values, scale in ((dec[0], dec[1], 1.0), (ra[0], ra[1], _cosine(dec[1]))):
@@ -152,6 +158,16 @@ def _is_unique_text(evidence: Evidence, name: str) -> bool:
         return False
     names = texts(evidence.values(name))
     return all(names) and not (evidence.keys[name] & WEAK_IDS and _names_sources(set(names)))
+
+
+def _names_some_rows(evidence: Evidence, name: str) -> bool:
+    """Return whether a column of text has different names and rows without one, as merged cells of a spreadsheet."""
+    if not is_text(evidence.values(name)) or evidence.is_numeric(name) or evidence.keys[name] & NOT_IDS:
+        return False
+    names = texts(evidence.values(name))
+    present = {text for text in names if text.lower() not in MISSING_TEXTS}
+    is_partly_empty = any(text.lower() in MISSING_TEXTS for text in names)
+    return is_partly_empty and len(present) > 1 and not (evidence.keys[name] & WEAK_IDS and _names_sources(present))
 
 
 def _may_name_objects(evidence: Evidence, name: str) -> bool:
