@@ -269,6 +269,18 @@ def test_lists_named_after_their_filters_are_of_these_filters() -> None:
         read_table(data, TableOptions(band="g"), name="table.json")
 
 
+def test_points_of_several_objects_in_one_row_are_a_question() -> None:
+    points = [
+        {"oid": f"ZTF{k % 2}", "mjd": MJD[k], "fid": 1, "magpsf": MAG[k], "sigmapsf": 0.1, "isdiffpos": 1}
+        for k in range(6)
+    ]
+    data = json.dumps({"detections": points, "non_detections": [{"mjd": 57_990.0, "fid": 1, "diffmaglim": 20}]})
+    with pytest.raises(TableQuestion, match=r"several names in 'detections.oid' \(ZTF0, ZTF1\)"):
+        read_table(data.encode(), TableOptions(), name="table.json")
+    (item,) = read_table(data.encode(), TableOptions(columns={"object_id": ""}), name="table.json")
+    assert len(item.mjd) == 7
+
+
 def test_names_in_the_first_row_of_each_object_only_are_a_question() -> None:
     data = csv("name,mjd,band,mag,err", "{name},{mjd},{band},{mag},0.1", name=["SN 1", "", "", "SN 2", "", ""])
     with pytest.raises(TableQuestion, match="'name' has several names, but only in some rows"):

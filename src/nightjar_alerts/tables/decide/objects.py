@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from nightjar_alerts.models.photometry import Float64
-from nightjar_alerts.tables.columns import MISSING_TEXTS, Bool, is_text, texts
+from nightjar_alerts.tables.columns import MISSING_TEXTS, Bool, Lists, is_text, texts
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Roles, candidates, find, free
@@ -34,6 +34,8 @@ MAX_CONTRADICTORY: Final = 0.1
 MAX_SIGMA: Final = 5.0
 """Largest difference of two values of one filter at one time, in their errors."""
 SHOWN_NAMES: Final = 3
+MAX_CHECKED_LISTS: Final = 64
+"""Rows whose lists are searched for names of several objects."""
 _OBJECT_NAME: Final = re.compile(r"(name|id|object|obj|source|src|target|star|sn|transient)$")
 _OTHER_NAME: Final = re.compile(
     r"(inst|tel|obs|filter|band|exp|image|visit|prog|field|ccd|camera|detector|night|version)"
@@ -55,6 +57,8 @@ def find_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> Rol
         if len(named) == 1:
             return roles.taking(evidence, options, "object_id", named[0])
     if roles.nested:
+        if "object_id" not in options.columns:
+            _ask_about_lists(evidence, roles)
         return roles
     if "object_id" not in options.columns:
         _ask(evidence, roles)
@@ -150,6 +154,22 @@ def _ask(evidence: Evidence, roles: Roles) -> None:
                 "names."
             )
             raise TableQuestion(text, "columns.object_id", one_object)
+
+
+def _ask_about_lists(evidence: Evidence, roles: Roles) -> None:
+    """Raise TableQuestion if the points of one row have several names of objects."""
+    for name in free(roles, test=lambda name: bool(evidence.keys[name] & STRONG_IDS)):
+        column = evidence.sample[name]
+        assert isinstance(column, Lists)
+        for start, end in pairwise(column.offsets[: MAX_CHECKED_LISTS + 1]):
+            found = sorted({text for text in texts(column.values[start:end]) if text.lower() not in MISSING_TEXTS})
+            if len(found) > 1:
+                raise TableQuestion(
+                    f"Points of one row have several names in {name!r} ({', '.join(found[:SHOWN_NAMES])}). Write a row "
+                    "for each object.",
+                    "columns.object_id",
+                    [Choice("", "each row is one object")],
+                )
 
 
 def _is_unique_text(evidence: Evidence, name: str) -> bool:
