@@ -154,7 +154,7 @@ class TextSource:
         width = len(self._form.names)
         if all(len(row) == width and not row[0].startswith("#") for row in rows):
             return rows
-        good = []
+        good: list[list[str]] = []
         for place, row in enumerate(rows, number + 1):
             if not any(map(str.strip, row)):
                 continue

@@ -116,8 +116,8 @@ def _brightness_by_value(evidence: Evidence, roles: Roles) -> tuple[list[str], l
         return (mags, fluxes) if mags or fluxes else (bright, [])
     choices = [Choice(name, "looks like magnitudes") for name in bright]
     hint = evidence.not_read([*candidates(evidence, roles, "mag"), *candidates(evidence, roles, "flux")], ONE_NUMBER)
-    option = "columns.mag" if bright else "columns.flux"
-    raise question(evidence, f"Which column holds the brightness?{hint}", option, choices)
+    option, advice = ("columns.mag", "") if bright else ("columns.flux", " Name magnitudes by columns.mag.")
+    raise question(evidence, f"Which column holds the brightness?{hint}", option, choices, advice)
 
 
 def _is_error_name(key: str) -> bool:
