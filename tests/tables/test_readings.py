@@ -82,6 +82,12 @@ def test_magnitude_error_in_millimagnitudes_is_converted(name: str) -> None:
     np.testing.assert_allclose(item.flux_err, expected.flux_err)
 
 
+def test_magnitudes_in_millimagnitudes_are_refused() -> None:
+    rows = [(*row[:3], 1000 * float(row[3]), 30) for row in supernova()]
+    with pytest.raises(TableError, match=r"'mag \(mmag\)' are in mmag"):
+        read(csv_of(rows, (*NAMES[:3], "mag (mmag)", "err (mmag)")))
+
+
 def test_units_of_astropy_columns_convert_each_column() -> None:
     units = pytest.importorskip("astropy.units")
     table = pytest.importorskip("astropy.table").QTable(
@@ -195,6 +201,13 @@ def test_brightness_without_evidence_is_a_question(name: str) -> None:
     assert question(csv_of(bright, names)).option == "flux_unit"
     _, (item,) = read(csv_of(bright, names), flux_unit="uJy")
     np.testing.assert_allclose(item.flux[0], 252e3)
+
+
+def test_unit_of_a_column_that_may_be_magnitudes_answers_the_question() -> None:
+    data = csv_of([(*row[:4], 0.05) for row in supernova()], (*NAMES[:3], "Helligkeit", "Fehler"))
+    assert question(data).option == "flux_unit"
+    _, (item,) = read(data, flux_unit="uJy")
+    np.testing.assert_allclose(item.flux, [1e3 * float(row[3]) for row in supernova()])
 
 
 def test_brightness_with_errors_that_grow_towards_faint_magnitudes_is_a_magnitude() -> None:

@@ -220,6 +220,89 @@ def test_tess_light_curve_is_total_flux_at_its_stated_times(tmp_path: Path) -> N
     np.testing.assert_allclose(item.flux, 1e4 * 10 ** (-0.4 * (20.44 - 31.4)))
 
 
+def test_unit_of_times_of_tess_is_read(tmp_path: Path) -> None:
+    fits = pytest.importorskip("astropy.io.fits")
+    units = ("BJD - 2457000, days", "mag", "mag")
+    columns = [fits.Column(*column) for column in zip(("TIME", "MAG", "MAG_ERR"), "DDD", units, strict=True)]
+    table = fits.BinTableHDU.from_columns(columns, nrows=3)
+    table.data["TIME"], table.data["MAG"], table.data["MAG_ERR"] = 1354.5 + np.arange(3), 11.0 + np.arange(3), 0.1
+    table.writeto(tmp_path / "tess.fits")
+    (item,) = read_table(tmp_path / "tess.fits", TableOptions(band="I"))
+    np.testing.assert_allclose(item.mjd, 58_354.0 + np.arange(3))
+
+
+def test_seconds_from_a_date_in_keywords_of_fits_become_mjd(tmp_path: Path) -> None:
+    fits = pytest.importorskip("astropy.io.fits")
+    arrays = ((MJD - 51_910.0) * 86_400.0, MAG, np.full(6, 0.1))
+    columns = zip(("TIME", "MAG", "MAG_ERR"), "DDD", ("s", "mag", "mag"), arrays, strict=True)
+    table = fits.BinTableHDU.from_columns([fits.Column(n, f, unit=unit, array=data) for n, f, unit, data in columns])
+    table.header["MJDREFI"], table.header["MJDREFF"] = 51_910, 0.0
+    table.writeto(tmp_path / "swift.fits")
+    (item,) = read_table(tmp_path / "swift.fits", TableOptions(band="U"))
+    np.testing.assert_allclose(item.mjd, MJD)
+
+
+@pytest.mark.parametrize(
+    ("origin", "zero"), [("2455197.5", 55_197.0), ("MJD-origin", 0.0), ("JD-origin", -2_400_000.5)]
+)
+def test_origin_of_times_of_a_votable_counts(origin: str, zero: float) -> None:
+    pytest.importorskip("astropy.io.votable")
+    fields = (
+        '<FIELD name="band" datatype="char" arraysize="*"/><FIELD name="obs_time" datatype="double" unit="d" ref="t"/>'
+    )
+    fields += "".join(f'<FIELD name="{name}" datatype="double" unit="mag"/>' for name in ("mag", "mag_error"))
+    rows = "".join(f"<TR><TD>G</TD><TD>{t - zero}</TD><TD>18</TD><TD>0.1</TD></TR>" for t in MJD)
+    system = f'<TIMESYS ID="t" timeorigin="{origin}" timescale="TCB" refposition="BARYCENTER"/>'
+    table = f"<TABLE>{fields}<DATA><TABLEDATA>{rows}</TABLEDATA></DATA></TABLE>"
+    space = "http://www.ivoa.net/xml/VOTable/v1.3"
+    text = f'<VOTABLE version="1.4" xmlns="{space}"><RESOURCE>{system}{table}</RESOURCE></VOTABLE>'
+    (item,) = read_table(text.encode(), TableOptions(), name="table.vot")
+    np.testing.assert_allclose(item.mjd, MJD)
+
+
+def test_lists_named_after_their_filters_are_of_these_filters() -> None:
+    lists = {"mjd": list(MJD), "mag": list(MAG), "magerr": [0.1] * 6}
+    data = json.dumps({"name": "SN 1", "photometry": {"g": lists, "r": lists}}).encode()
+    (item,) = read_table(data, TableOptions(), name="table.json")
+    assert sorted(item.light_curve().band.tolist()) == [1] * 6 + [2] * 6
+    with pytest.raises(TableError, match=r"lists of several filters \(photometry.g, photometry.r\)"):
+        read_table(data, TableOptions(band="g"), name="table.json")
+
+
+def test_points_of_several_objects_in_one_row_are_a_question() -> None:
+    points = [
+        {"oid": f"ZTF{k % 2}", "mjd": MJD[k], "fid": 1, "magpsf": MAG[k], "sigmapsf": 0.1, "isdiffpos": 1}
+        for k in range(6)
+    ]
+    data = json.dumps({"detections": points, "non_detections": [{"mjd": 57_990.0, "fid": 1, "diffmaglim": 20}]})
+    with pytest.raises(TableQuestion, match=r"several names in 'detections.oid' \(ZTF0, ZTF1\)"):
+        read_table(data.encode(), TableOptions(), name="table.json")
+    (item,) = read_table(data.encode(), TableOptions(columns={"object_id": ""}), name="table.json")
+    assert len(item.mjd) == 7
+
+
+def test_names_in_the_first_row_of_each_object_only_are_a_question() -> None:
+    data = csv("name,mjd,band,mag,err", "{name},{mjd},{band},{mag},0.1", name=["SN 1", "", "", "SN 2", "", ""])
+    with pytest.raises(TableQuestion, match="'name' has several names, but only in some rows"):
+        read(data)
+    table = read(data, columns={"object_id": "name"})
+    assert [item.object_id for item in table] == ["SN 1", "SN 2"]
+    assert table.report.to_dict()["unused_points"] == {"without the name of an object": 4}
+
+
+def test_total_flux_with_its_unit_in_the_name_is_total_flux() -> None:
+    data = csv("name,mjd,band,totflux_ujy,totflux_err", "a,{mjd},{band},{mag},0.1")
+    assert "the whole source" in notes(read(data))
+
+
+def test_comments_between_rows_are_counted() -> None:
+    head, *rows = csv("mjd,band,mag,err", "{mjd},{band},{mag},0.1").decode().splitlines()
+    table = read("\n".join([head, "# SN 1", *rows[:3], "# SN 2", *rows[3:]]).encode())
+    assert len(list(table)) == 1
+    assert table.report.to_dict()["malformed_rows"] == {"a comment sign in front": 1}
+    assert table.report.examples == ["table.csv, line 6: a comment sign in front"]
+
+
 def test_flags_of_more_than_64_bits_are_refused() -> None:
     with pytest.raises(TableError, match="64 bits"):
         TableOptions(bad_flags={"flags": 2**63})

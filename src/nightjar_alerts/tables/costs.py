@@ -23,6 +23,8 @@ OBJECT_BYTES: Final = 64
 VALUE_BYTES: Final = 8
 """Memory of a number in an array."""
 _LONG_NUMBER: Final = re.compile(r"\d{5}")
+_TIME_ZERO: Final = re.compile(r"JD - \d{7}\b")
+"""In the unit of times of TESS and Kepler, ``BJD - 2457000, days``."""
 MAX_UNIT: Final = 200
 
 
@@ -34,7 +36,7 @@ def _check_decoded(size: int, stored: int, name: str, bounds: Bounds) -> None:
 
 def _check_unit(unit: str, name: str) -> None:
     """Raise TableError for a unit such as ``10**99999999 m``, a power that astropy would compute."""
-    if len(unit) > MAX_UNIT or _LONG_NUMBER.search(unit):
+    if len(unit) > MAX_UNIT or _LONG_NUMBER.search(_TIME_ZERO.sub("", unit)):
         raise TableError(f"{name} is damaged: {unit[:40]!r} is no unit of a column")
 
 

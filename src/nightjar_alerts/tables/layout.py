@@ -28,7 +28,7 @@ from nightjar_alerts.tables.decide.unit import ErrorScale, Scale, decide_error_u
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import FluxKind, Guess, TableError, TableOptions
 from nightjar_alerts.tables.roles import Roles, find, free, groups_of_points, is_forced, prefix_of, roles_of_options
-from nightjar_alerts.tables.vocabulary import Flag, find_survey
+from nightjar_alerts.tables.vocabulary import Flag, find_survey, last_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,11 @@ def guess_layout(
 
 def _layout_of_lists(evidence: Evidence, options: TableOptions, name: str, groups: Sequence[tuple[str, ...]]) -> Layout:
     """Return the layout of the first lists that can be read, with those of others, which are joined with them."""
+    named = {band: prefix_of(group) for group in groups if (band := _filter_of_lists(group))}
+    if options.band and len(named) > 1:
+        raise TableError(
+            f"band is given, but the table has lists of several filters ({', '.join(named.values())}): leave it out"
+        )
     found: list[Layout] = []
     first: TableError | None = None
     left_out: list[Guess] = []
@@ -159,9 +164,14 @@ def _layout_of_lists(evidence: Evidence, options: TableOptions, name: str, group
 
 def _with_band(group: Sequence[str], options: TableOptions) -> TableOptions:
     """Return the options for lists whose name is that of their filter."""
-    prefix = group[0].rpartition(".")[0]
-    band = known_filter(prefix) if prefix and not options.band else None
+    band = None if options.band else _filter_of_lists(group)
     return replace(options, band=band) if band else options
+
+
+def _filter_of_lists(group: Sequence[str]) -> str | None:
+    """Return the filter that lists are named after, such as ``r`` of ``photometry.r.mjd``."""
+    prefix = group[0].rpartition(".")[0]
+    return known_filter(last_part(prefix)) if prefix else None
 
 
 def _layout_of(

@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from nightjar_alerts.models.photometry import JD_MINUS_MJD
+from nightjar_alerts.models.photometry import JD_MINUS_MJD, SECONDS_PER_DAY
 from nightjar_alerts.tables import costs
 from nightjar_alerts.tables.bounds import FILE_BOUNDS, Bounds, TableTooLarge
 from nightjar_alerts.tables.columns import Array, Lists, TableColumns, column_of, mjd_of_times, object_column
@@ -269,7 +269,7 @@ def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str
     Raises TableError, before astropy reads what it refuses.
     """
     tables = _library("astropy.table", f"{stream.name} ({form.upper()})")
-    bounds = stream.bounds
+    bounds, origins = stream.bounds, dict[str, float]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of units and metadata that no light curve needs
         try:
@@ -280,8 +280,9 @@ def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str
             elif form == "votable":
                 data = stream.read(bounds.held_bytes)
                 costs.check_votable(data, stream.name, bounds)
-                parse = import_module("astropy.io.votable").parse_single_table
-                table = parse(io.BytesIO(data)).to_table(use_names_over_ids=True)
+                document = import_module("astropy.io.votable").parse(io.BytesIO(data), table_number=0)
+                table = document.get_first_table().to_table(use_names_over_ids=True)
+                origins = _time_origins(document)
             else:
                 # As lines, since astropy takes a text without line ends for the name or address of a file.
                 lines = stream.read(bounds.held_bytes).decode("utf-8", "replace").splitlines()
@@ -298,16 +299,33 @@ def read_with_astropy(stream: Stream, form: str) -> tuple[TableColumns, dict[str
     stated = _FitsKeywords(table.meta) if form == "fits" else _FitsKeywords({})
     for name in batch:
         if name.upper() == "TIME" and stated.zero and "jd" not in units.get(name, "").lower():
+            times = batch[name]
+            if (units.get(name) or stated.time_unit) == "s":
+                if not isinstance(times, np.ndarray) or times.dtype.kind not in "fiu":
+                    continue
+                batch[name] = times / SECONDS_PER_DAY
             units[name] = f"JD - {stated.zero!r}"
+    for name, origin in origins.items():
+        if name in batch and units.get(name, "d") == "d":
+            units[name] = {0.0: "jd", JD_MINUS_MJD: "mjd"}.get(origin, f"JD - {origin!r}")
     return batch, units, stated.name
 
 
+def _time_origins(document: Any) -> dict[str, float]:
+    """Return the JD from which the times of the fields of a VOTable count that refer to a TIMESYS with an origin."""
+    named = {"MJD-origin": JD_MINUS_MJD, "JD-origin": 0.0}
+    systems = [system for system in document.iter_timesys() if system.timeorigin is not None]
+    origins = {system.ID: float(named.get(system.timeorigin, system.timeorigin)) for system in systems}
+    return {field.name: origins[field.ref] for field in document.get_first_table().fields if field.ref in origins}
+
+
 class _FitsKeywords:
-    """What the keywords of a FITS table state: the name of its one object, and the JD from which times count."""
+    """What the keywords of a FITS table state: its one object, the unit of times, and the JD from which they count."""
 
     def __init__(self, meta: Mapping[str, Any]) -> None:
         self.name = str(meta.get("OBJECT", "")).strip()[:MAX_OBJECT]
         numbers = {key: value for key, value in meta.items() if isinstance(value, int | float)}
+        self.time_unit = meta.get("TIMEUNIT")
         self.zero = 0.0
         for prefix, zero in (("BJDREF", 0.0), ("JDREF", 0.0), ("MJDREF", JD_MINUS_MJD)):
             if prefix in numbers:

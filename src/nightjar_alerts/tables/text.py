@@ -147,13 +147,20 @@ class TextSource:
             number += len(rows)
 
     def _checked(self, rows: list[list[str]], number: int) -> list[list[str]]:
-        """Leave out comments, empty rows and, counted, rows of another width; ``number`` lines stand before them."""
+        """Leave out empty rows and, counted, rows of another width and comments behind the first row.
+
+        ``number`` lines stand before the rows.
+        """
         width = len(self._form.names)
         if all(len(row) == width and not row[0].startswith("#") for row in rows):
             return rows
-        good = []
+        good: list[list[str]] = []
         for place, row in enumerate(rows, number + 1):
-            if not any(map(str.strip, row)) or row[0].startswith("#"):
+            if not any(map(str.strip, row)):
+                continue
+            if row[0].startswith("#"):
+                if good or number > self._form.skip:  # it may name the object of the rows behind it
+                    self.problems.add("a comment sign in front", f"{self.name}, line {place}")
                 continue
             if len(row) == width or (len(row) > width and not any(row[width:])):
                 good.append(row[:width])

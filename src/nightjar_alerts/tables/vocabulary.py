@@ -264,6 +264,11 @@ _ERROR_ALONE: Final = frozenset({*_ERROR_WORDS, *_ERROR_BEHIND})
 _UNIT_BEHIND: Final = re.compile(r"(?<=.)(njy|ujy|mjy|jy|ab|vega|mmag)$")
 
 
+def without_unit(key: str) -> str:
+    """Return a plain name without the unit or magnitude system at its end, ``totflux`` of ``totfluxujy``."""
+    return _UNIT_BEHIND.sub("", key)
+
+
 @lru_cache(maxsize=4096)
 def stems_of_error(key: str) -> frozenset[str]:
     """Return what may remain of an error's plain name without the word for an error and the unit."""

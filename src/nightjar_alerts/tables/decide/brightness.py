@@ -83,15 +83,23 @@ def _mags_and_fluxes(evidence: Evidence, roles: Roles, options: TableOptions) ->
         mags and not fluxes and ((stated and all(map(unit_of, stated))) or _is_unsure_flux(evidence, options, mags[0]))
     ):
         mags, fluxes = [], mags
-    return (mags, fluxes) if mags or fluxes else _brightness_by_value(evidence, roles)
+    if mags or fluxes:
+        return mags, fluxes
+    mags, fluxes = _brightness_by_value(evidence, roles)
+    return ([], mags) if mags and not fluxes and _is_given_as_flux(evidence, options, mags[0]) else (mags, fluxes)
 
 
 def _is_unsure_flux(evidence: Evidence, options: TableOptions, name: str) -> bool:
     """Return True for a column such as ``brightness`` that holds a flux, by the options or by its values."""
     if options.columns.get("mag") or evidence.keys[name] & SURE_MAGNITUDES:
         return False
-    given = options.flux_unit not in ("", "mag") or options.zero_point is not None
-    return given or not evidence.looks_like_magnitudes(name)
+    return _is_given_as_flux(evidence, options, name) or not evidence.looks_like_magnitudes(name)
+
+
+def _is_given_as_flux(evidence: Evidence, options: TableOptions, name: str) -> bool:
+    """Return True for a column without the name of magnitudes, where the options state the scale of fluxes."""
+    is_given = options.flux_unit not in ("", "mag") or options.zero_point is not None
+    return is_given and "mag" not in plain(name) and not evidence.keys[name] & SURE_MAGNITUDES
 
 
 def _brightness_by_value(evidence: Evidence, roles: Roles) -> tuple[list[str], list[str]]:
@@ -99,16 +107,17 @@ def _brightness_by_value(evidence: Evidence, roles: Roles) -> tuple[list[str], l
     numeric = free(roles, test=evidence.is_numeric)
     if evidence.is_positional and numeric and "time" in roles.columns:
         return (numeric[:1], []) if evidence.looks_like_magnitudes(numeric[0]) else ([], numeric[:1])
+    numeric = [name for name in numeric if not plain(name).startswith("log")]
     bright = [name for name in numeric if evidence.looks_like_magnitudes(name) and np.ptp(evidence.finite(name)) > 0]
     values = [name for name in numeric if not _is_error_name(plain(name))]
     mags = [name for name in values if name in bright and "mag" in plain(name)]
-    fluxes = [name for name in values if re.search("flux|jy", plain(name)) and not plain(name).startswith("log")]
+    fluxes = [name for name in values if re.search("flux|jy", plain(name))]
     if mags or fluxes or len(bright) == 1:
         return (mags, fluxes) if mags or fluxes else (bright, [])
     choices = [Choice(name, "looks like magnitudes") for name in bright]
     hint = evidence.not_read([*candidates(evidence, roles, "mag"), *candidates(evidence, roles, "flux")], ONE_NUMBER)
-    option = "columns.mag" if bright else "columns.flux"
-    raise question(evidence, f"Which column holds the brightness?{hint}", option, choices)
+    option, advice = ("columns.mag", "") if bright else ("columns.flux", " Name magnitudes by columns.mag.")
+    raise question(evidence, f"Which column holds the brightness?{hint}", option, choices, advice)
 
 
 def _is_error_name(key: str) -> bool:

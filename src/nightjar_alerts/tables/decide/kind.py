@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from nightjar_alerts.tables.options import Choice, FluxKind, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Decision, Roles
-from nightjar_alerts.tables.vocabulary import DIFFERENCE, TOTAL, last_part, plain
+from nightjar_alerts.tables.vocabulary import DIFFERENCE, TOTAL, last_part, plain, without_unit
 
 KIND_TEXTS: Final = {
     "difference": "the brightness is that of difference images",
@@ -20,7 +20,7 @@ def decide_kind(roles: Roles, options: TableOptions) -> Decision[FluxKind | Lite
     if options.flux_kind:
         return Decision(options.flux_kind)
     field = last_part(roles.columns.get("flux") or roles.columns.get("mag") or "").lower()
-    name, is_of_ztf = plain(field), field == "magpsf"  # other surveys name their total magnitudes mag_psf
+    name, is_of_ztf = without_unit(plain(field)), field == "magpsf"  # other surveys name total magnitudes mag_psf
     kind = "total" if name in TOTAL else "difference" if name in DIFFERENCE or is_of_ztf else roles.survey.kind
     if not kind:
         return Decision("")

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from nightjar_alerts.models.photometry import Float64
-from nightjar_alerts.tables.columns import MISSING_TEXTS, Bool, is_text, texts
+from nightjar_alerts.tables.columns import MISSING_TEXTS, Bool, Lists, is_text, texts
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Roles, candidates, find, free
@@ -34,6 +34,8 @@ MAX_CONTRADICTORY: Final = 0.1
 MAX_SIGMA: Final = 5.0
 """Largest difference of two values of one filter at one time, in their errors."""
 SHOWN_NAMES: Final = 3
+MAX_CHECKED_LISTS: Final = 64
+"""Rows whose lists are searched for names of several objects."""
 _OBJECT_NAME: Final = re.compile(r"(name|id|object|obj|source|src|target|star|sn|transient)$")
 _OTHER_NAME: Final = re.compile(
     r"(inst|tel|obs|filter|band|exp|image|visit|prog|field|ccd|camera|detector|night|version)"
@@ -55,6 +57,8 @@ def find_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> Rol
         if len(named) == 1:
             return roles.taking(evidence, options, "object_id", named[0])
     if roles.nested:
+        if "object_id" not in options.columns:
+            _ask_about_lists(evidence, roles)
         return roles
     if "object_id" not in options.columns:
         _ask(evidence, roles)
@@ -133,6 +137,12 @@ def _ask(evidence: Evidence, roles: Roles) -> None:
             "columns.object_id",
             [Choice(name, "every row is an object"), Choice("", "the table is one object")],
         )
+    for name in candidates(evidence, roles, "object_id", scalars, lambda name: _names_some_rows(evidence, name)):
+        raise TableQuestion(
+            f"Column {name!r} has several names, but only in some rows. Write the name in every row of its object.",
+            "columns.object_id",
+            [Choice(name, "rows without a name are left out"), Choice("", "the table is one object")],
+        )
     ra, dec = _positions(evidence, roles)
     one_object = [Choice("", "the table is one object")]
     for name, values, scale in ((dec[0], dec[1], 1.0), (ra[0], ra[1], _cosine(dec[1]))):
@@ -146,12 +156,38 @@ def _ask(evidence: Evidence, roles: Roles) -> None:
             raise TableQuestion(text, "columns.object_id", one_object)
 
 
+def _ask_about_lists(evidence: Evidence, roles: Roles) -> None:
+    """Raise TableQuestion if the points of one row have several names of objects."""
+    for name in free(roles, test=lambda name: bool(evidence.keys[name] & STRONG_IDS)):
+        column = evidence.sample[name]
+        assert isinstance(column, Lists)
+        for start, end in pairwise(column.offsets[: MAX_CHECKED_LISTS + 1]):
+            found = sorted({text for text in texts(column.values[start:end]) if text.lower() not in MISSING_TEXTS})
+            if len(found) > 1:
+                raise TableQuestion(
+                    f"Points of one row have several names in {name!r} ({', '.join(found[:SHOWN_NAMES])}). Write a row "
+                    "for each object.",
+                    "columns.object_id",
+                    [Choice("", "each row is one object")],
+                )
+
+
 def _is_unique_text(evidence: Evidence, name: str) -> bool:
     """Return whether the column is unique text (a label, not a row number)."""
     if evidence.is_numeric(name) or evidence.keys[name] & NOT_IDS:
         return False
     names = texts(evidence.values(name))
     return all(names) and not (evidence.keys[name] & WEAK_IDS and _names_sources(set(names)))
+
+
+def _names_some_rows(evidence: Evidence, name: str) -> bool:
+    """Return whether a column of text has different names and rows without one, as merged cells of a spreadsheet."""
+    if not is_text(evidence.values(name)) or evidence.is_numeric(name) or evidence.keys[name] & NOT_IDS:
+        return False
+    names = texts(evidence.values(name))
+    present = {text for text in names if text.lower() not in MISSING_TEXTS}
+    is_partly_empty = any(text.lower() in MISSING_TEXTS for text in names)
+    return is_partly_empty and len(present) > 1 and not (evidence.keys[name] & WEAK_IDS and _names_sources(present))
 
 
 def _may_name_objects(evidence: Evidence, name: str) -> bool:

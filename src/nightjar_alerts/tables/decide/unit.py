@@ -246,6 +246,11 @@ def decide_error_units(
             continue  # the flux was given a scale, whatever the unit
         elif not COUNTS_UNIT.search(stated) or not _may_be_counts(evidence, roles):
             raise _unsupported(name, stated)
+    for name in roles.all("mag"):
+        if MILLIMAGNITUDES.search(f"{name} {evidence.units.get(name, '')}"):
+            raise TableError(
+                f"the magnitudes in column {name!r} are in mmag, which is not supported: write them in mag"
+            )
     for name in roles.all("mag_err"):
         stated = evidence.units.get(name, "")
         if (kind := _kind_of_error(name)) != "sigma":
