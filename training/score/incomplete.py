@@ -4,6 +4,7 @@ Tables, most of them by broad class:
 
 - ``bands``: every single band, every pair, and some larger subsets, for objects that keep enough points;
 - ``early``: the first detections of an object, and the first days after its first detection;
+- ``rare``: how well the probability of a rare class ranks the objects, with and without redshift and host;
 - ``metadata``: changes of the predictions if only dust or the error of a redshift changes;
 - ``flat``: sources of constant flux with the times, bands and errors of real objects;
 - ``surveys``: complete objects and first detections of surveys that were not used in training.
@@ -15,16 +16,18 @@ Legend: N objects, P points, C classes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.training.data.sample import PARTS, Sample
+from nightjar_alerts.training.data.sample import PARTS, ContextPolicy, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
 from nightjar_alerts.training.data.surveys import as_observed, assemble
 from nightjar_alerts.training.fit.trees.forest import boost
@@ -36,6 +39,10 @@ from nightjar_alerts.training.score.survey_scores import OpenBundle, open_bundle
 SUBSETS: Final = (*BANDS, *("".join(pair) for pair in combinations(BANDS, 2)), "ugr", "gri", "riz", "izY", "griz")
 COUNTS: Final = (1, 2, 3, 5, 10, 20)
 DAYS: Final = (1.0, 3.0, 7.0, 30.0)
+RARE: Final = ("TDE", "SLSN", "Ib/c", "KN", "ILOT")
+RARE_DAYS: Final = (3.0, 10.0, 30.0)
+PURITIES: Final = (0.5, 0.8)
+CONTEXTS: Final[tuple[ContextPolicy, ...]] = ("nothing", "redshift", "everything")
 MIN_POINTS: Final = 8
 PER_CLASS_AND_SOURCE: Final = 60
 """Maximum number of objects of one class and source, so that a large simulation does not dominate a table."""
@@ -57,14 +64,15 @@ def measure_incomplete(
     """
     scored, model = _sample(sample, part), open_bundle(path)
 
-    def shown(objects: Sample) -> ServedPredictions:
-        return predict(model, objects, "nothing")
+    def shown(objects: Sample, context: ContextPolicy = "nothing") -> ServedPredictions:
+        return predict(model, objects, context)
 
     report = {
         "objects": len(scored),
         "bands": band_table(shown, scored),
         "early": early_table(shown, scored),
         "early, detections alone": early_table(shown, scored.keep_points(scored.detected)),
+        "rare": {context: rare_table(partial(shown, context=context), scored) for context in CONTEXTS},
         "metadata": metadata_changes(model, scored),
         "flat": flat_table(shown, scored),
     }
@@ -113,9 +121,42 @@ def early_table(predict: Predict, sample: Sample) -> dict[str, Any]:
         early = objects.keep_points(objects.mjd <= _detection_time(objects, count))
         table[f"{count} detections"] = _by_group(predict, early)
     for days in DAYS:
-        objects = sample.take(sample.count(sample.detected) >= 1)
-        early = objects.keep_points(objects.mjd <= _detection_time(objects, 1) + days)
-        table[f"{days:.0f} days"] = _by_group(predict, early)
+        table[f"{days:.0f} days"] = _by_group(predict, _until(sample, days))
+    return table
+
+
+def _until(sample: Sample, days: float) -> Sample:
+    """Return the detected objects as observed until some days after the first detection."""
+    objects = sample.take(sample.count(sample.detected) >= 1)
+    return objects.keep_points(objects.mjd <= _detection_time(objects, 1) + days)
+
+
+def rare_table(predict: Predict, sample: Sample) -> dict[str, Any]:
+    """Return how well its probability ranks objects of each rare class above all others, by days observed.
+
+    The columns are average precision, its value for a random order (the share of the class), and, for each purity, the
+    largest completeness of a list of the first objects that reaches it (0 if none does). Classes without an object are
+    left out.
+    """
+    table: dict[str, Any] = {}
+    for days in (*RARE_DAYS, np.inf):
+        objects = _until(sample, days)
+        if not len(objects):
+            continue
+        predictions = predict(objects)
+        label_N = objects.label[predictions.rows_N]
+        for name in RARE:
+            is_class_N = label_N == ELASTICC.names.index(name)
+            if not is_class_N.any():
+                continue
+            p_N = predictions.probabilities_NC[:, ELASTICC.names.index(name)]
+            purity, completeness, _ = precision_recall_curve(is_class_N, p_N)
+            table.setdefault(name, {})["complete" if days == np.inf else f"{days:.0f} days"] = {
+                "objects": int(is_class_N.sum()),
+                "average_precision": float(average_precision_score(is_class_N, p_N)),
+                "share": float(is_class_N.mean()),
+                "completeness": {str(least): float(completeness[purity >= least].max()) for least in PURITIES},
+            }
     return table
 
 

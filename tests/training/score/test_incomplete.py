@@ -8,7 +8,7 @@ from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.data.drawn import drawn_sample
-from nightjar_alerts.training.data.sample import PARTS, Sample, collect
+from nightjar_alerts.training.data.sample import LABELS, PARTS, Sample, collect
 from nightjar_alerts.training.score.incomplete import (
     SUBSETS,
     band_table,
@@ -16,6 +16,7 @@ from nightjar_alerts.training.score.incomplete import (
     flat_table,
     metadata_changes,
     pattern_score,
+    rare_table,
 )
 from nightjar_alerts.training.score.report import ServedPredictions
 from nightjar_alerts.training.score.survey_scores import open_bundle
@@ -54,6 +55,36 @@ def test_band_table_every_row_shows_its_bands_alone() -> None:
         "gri",
         "griz",
     }
+
+
+def with_supernova_probabilities(p_N: list[float]) -> object:
+    def predict(objects: Sample) -> SurveyPredictions:
+        p_NC = np.full((len(objects), len(ELASTICC.names)), 0.01)
+        p_NC[:, ELASTICC.names.index("SLSN")] = p_N
+        usual = np.zeros(len(objects), np.bool_)
+        return SurveyPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
+
+    return predict
+
+
+def two_superluminous_of_four() -> Sample:
+    names = ("SLSN", "Ia", "SLSN", "Ia")
+    return collect([bump(f"S{i}", source="snls", seed=i, label=LABELS[name]) for i, name in enumerate(names)])
+
+
+def test_rare_table_ranked_objects_have_precision_and_completeness() -> None:
+    table = rare_table(with_supernova_probabilities([0.9, 0.8, 0.7, 0.1]), two_superluminous_of_four())  # type: ignore[arg-type]  # a plain function
+    assert set(table) == {"SLSN"}, "no other rare class has an object"
+    assert set(table["SLSN"]) == {"3 days", "10 days", "30 days", "complete"}
+    complete = table["SLSN"]["complete"]
+    assert complete["average_precision"] == pytest.approx((1 / 1 + 2 / 3) / 2), "the mean purity at each true one"
+    assert complete["completeness"] == {"0.5": 1.0, "0.8": 0.5}
+    assert (complete["objects"], complete["share"]) == (2, 0.5)
+
+
+def test_rare_table_purity_out_of_reach_has_completeness_zero() -> None:
+    table = rare_table(with_supernova_probabilities([0.1, 0.8, 0.2, 0.9]), two_superluminous_of_four())  # type: ignore[arg-type]  # a plain function
+    assert table["SLSN"]["complete"]["completeness"] == {"0.5": 1.0, "0.8": 0.0}
 
 
 def test_early_table_ends_at_the_detection_of_its_row() -> None:
