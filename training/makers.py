@@ -47,6 +47,7 @@ def add_makers(commands: Commands) -> None:
     _add_trees(tools)
     _add_ztf_types(tools)
     _add_drift(tools)
+    _add_follow_up(tools)
     _add_incomplete(tools)
     _add_baseline(tools)
     _add_crossvalidate(tools)
@@ -236,6 +237,23 @@ def _drift(options: argparse.Namespace) -> None:
     report = measure_drift(options.bundle, sample, options.part)
     write_json(options.report, report, indent=None)
     sys.stdout.write(drift_page(report))
+
+
+def _add_follow_up(tools: Commands) -> None:
+    text = "measure purity and completeness of lists of each class, and store them in a bundle"
+    parser = add_command(tools, "follow-up", _follow_up, text)
+    parser.add_argument("bundle", type=Path, help="bundle folder; its manifest is rewritten")
+    _add_surveys(parser)
+
+
+def _follow_up(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.data.surveys import load_surveys
+    from nightjar_alerts.training.score.follow_up import add_follow_up
+
+    bundle = add_follow_up(options.bundle, load_surveys(options.data, options.cache))
+    print_json(
+        {name: {one: lists.purest(one) for one in lists.classes} for name, lists in bundle.manifest.follow_up.items()}
+    )
 
 
 def _add_incomplete(tools: Commands) -> None:
