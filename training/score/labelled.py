@@ -215,6 +215,8 @@ def _stored(path: Path, objects: Sequence[Labelled]) -> tuple[str, tuple[str, ..
     for number, record in enumerate(_records(path), start=1):
         if not isinstance(record, dict) or "status" not in record:
             raise LabelError(f"{path}: line {number} is not a result; results are JSON Lines of `nightjar classify -o`")
+        if record["status"] == "classified" and not isinstance(record.get("probabilities"), dict):
+            raise LabelError(f"{path}: line {number} is a classified result without probabilities")
         found[str(record.get("object_id", ""))] = record
         count += 1
         classes |= dict.fromkeys([*(record.get("probabilities") or ()), *(record.get("prediction_set") or ())])

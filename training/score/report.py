@@ -135,7 +135,7 @@ def scores_of(predictions: ServedPredictions, label_N: Int64) -> dict[str, float
         "set_size": _mean(size_N),
         "set_withheld": _mean(predictions.withheld_N),
         "sure_and_wrong": _mean(wrong_N & (predictions.probabilities_NC.max(axis=1) >= SURE)),
-        "single_and_missing": _share(np.count_nonzero((size_N == 1) & ~covered_N), len(predictions)),
+        "single_and_missing": _share(int(((size_N == 1) & ~covered_N).sum()), len(predictions)),
     }
 
 

@@ -8,11 +8,18 @@ import numpy as np
 from markupsafe import Markup
 
 from nightjar_alerts import Result, pictures
+from nightjar_alerts.training.metrics import SURE
 from nightjar_alerts.training.score import figures
 from nightjar_alerts.training.score.page import COLUMNS, TEMPLATES, source
 from nightjar_alerts.training.score.report import COMPARED, Report
 
 SCORES = {name: title for name, title in COLUMNS.items() if name != "hierarchical_f1"}
+SERVED = {
+    "set_coverage": "coverage",
+    "set_size": "classes per set",
+    "set_withheld": "withheld",
+    "sure_and_wrong": "sure and wrong",
+}
 
 
 def write_page(path: Path, report: Report) -> None:
@@ -27,13 +34,19 @@ def page(report: Report) -> str:
     return TEMPLATES.get_template("report.html.j2").render(
         report=values,
         score_columns=list(SCORES.values()),
-        scores=[
-            [name, str(model["objects"]), str(model["scores"]["classified"]), *_scores(model["scores"])]
-            for name, model in values["models"].items()
-        ],
+        served_columns=list(SERVED.values()),
+        sure=SURE,
+        scores=[_whole(name, model) for name, model in values["models"].items()],
         differences=[[name, *_difference(one)] for name, one in values["differences"].items()],
         models=[_model(name, model, report.worst[name]) for name, model in values["models"].items()],
     )
+
+
+def _whole(name: str, model: Mapping[str, Any]) -> list[str]:
+    """Return the scores of all objects."""
+    scores = model["scores"]
+    sets = (_number(scores[key]) for key in SERVED)
+    return [name, str(model["objects"]), str(scores["classified"]), *_scores(scores), *sets]
 
 
 def _model(name: str, model: Mapping[str, Any], worst: Sequence[Result]) -> dict[str, Any]:

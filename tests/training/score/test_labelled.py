@@ -125,7 +125,13 @@ def test_evaluate_counts_stored_results_that_are_not_used(tmp_path: Path) -> Non
     assert (model["replaced_results"], model["results_without_a_label"]) == (1, 1)
 
 
-def test_evaluate_of_a_damaged_results_file_names_the_line(tmp_path: Path, table: Path) -> None:
-    (tmp_path / "r.jsonl").write_text('{"status": "classified"}\n{"a\n')
-    with pytest.raises(LabelError, match="line 2 is not JSON"):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [('{"a\n', "line 2 is not JSON"), ('{"status": "classified"}\n', "line 2 is a classified result without")],
+)
+def test_evaluate_of_a_damaged_results_file_names_the_line(
+    tmp_path: Path, table: Path, line: str, message: str
+) -> None:
+    (tmp_path / "r.jsonl").write_text('{"status": "failed"}\n' + line)
+    with pytest.raises(LabelError, match=message):
         evaluate_table([str(tmp_path / "r.jsonl")], table)
