@@ -52,9 +52,9 @@ class FollowUpList:
         self._left_out = Counter[str]()
         self._without = Counter[float | None]()
         self._read = 0
+        self._shares = {prior: None} if prior else dict[str, None]()
         self.selected: list[Selected] = []
         tables = [table for shares in stated.values() for name, table in shares.items() if not prior or name == prior]
-        self._prior = prior
         if not tables:
             names = sorted({name for shares in stated.values() for name in shares})
             offered = f", but for {', '.join(names)}" if names else ""
@@ -77,7 +77,9 @@ class FollowUpList:
             if not result.classified:
                 continue
             self._read += 1
-            table = self._stated.get(result.model.sha256, {}).get(result.model.prior or "")
+            prior = result.model.prior or ""
+            self._shares[prior] = None
+            table = self._stated.get(result.model.sha256, {}).get(prior)
             curve = result.light_curve
             if table is None or self._class not in table.classes or curve is None:
                 self._left_out[NOT_STATED] += 1
@@ -87,7 +89,7 @@ class FollowUpList:
                 continue
             days = days_since_detection(curve)
             horizon = table.horizon(self._class, days)
-            key = (result.model.sha256, result.model.prior or "", horizon.days)
+            key = (result.model.sha256, prior, horizon.days)
             if key not in self._cuts:
                 self._cuts[key] = table.cut(self._class, horizon, self._purity)
             cut, probability = self._cuts[key], result.probabilities[self._class]
@@ -105,22 +107,22 @@ class FollowUpList:
         """Yield the ranked list, what it is expected to hold, and what is not in it."""
         ranked = sorted(self.selected, key=lambda one: -one.probability)
         if ranked:
-            yield f"{'rank':>4}  {'object':<24}  {'prob.':>5}  {'days':>7}  {'purity (95 %)':<20}"
+            yield f"{'rank':>4}  {'object':<24}  {'prob.':>5}  {'days':>7}"
         for rank, one in enumerate(ranked, start=1):
-            yield f"{rank:>4}  {one.name:<24}  {one.probability:>5.2f}  {one.days:>7.1f}  {_text(one.cut.purity)}"
+            yield f"{rank:>4}  {one.name:<24}  {one.probability:>5.2f}  {one.days:>7.1f}"
         median, low, high = self.expected
-        shares = self._prior or "of the model"
         yield (
             f"{self._class}: {len(ranked):,} of {self._read:,} classified light curves, of which {median:.1f} "
-            f"({low:.1f} to {high:.1f}) are expected to be true if classes have the shares {shares}"
+            f"({low:.1f} to {high:.1f}) are expected to be true under the class shares {', '.join(self._shares)}"
         )
         for cut in sorted({one.cut for one in ranked}, key=lambda cut: cut.days or float("inf")):
             yield (
                 f"{_duration(cut.days)}: probability of at least {cut.threshold:g}, purity {_text(cut.purity)}, "
                 f"completeness {_text(cut.completeness)}"
             )
-        for days, count in self._without.items():
-            yield f"{_duration(days)}: no threshold has a purity of {self._purity:g}; {count:,} light curves not listed"
+        for days, count in sorted(self._without.items(), key=lambda item: item[0] or float("inf")):
+            curves = "1 light curve" if count == 1 else f"{count:,} light curves"
+            yield f"{_duration(days)}: no threshold has a purity of {self._purity:g}; {curves} not listed"
         for reason, count in self._left_out.items():
             yield f"not listed: {count:,} {reason}"
 
