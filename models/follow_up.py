@@ -85,21 +85,23 @@ class FollowUp(_Frozen):
         """Return the shortest horizon of a class that is not shorter than ``days``."""
         return next(one for one in self.classes[name] if days <= _length(one.days))
 
-    def cut(self, name: str, horizon: Horizon, purity: float) -> Cut | None:
+    def cut(self, horizon: Horizon, purity: float) -> Cut | None:
         """Return the lowest threshold from which on the purity is at least ``purity``, None if there is none."""
-        found = None
-        for threshold, achieved, complete in zip(
-            reversed(self.thresholds), reversed(horizon.purity), reversed(horizon.completeness), strict=False
-        ):
-            if achieved[0] < purity:
-                break
-            found = Cut(horizon.days, threshold, achieved, complete)
-        return found
+        step = first_step(horizon, purity)
+        if step is None:
+            return None
+        return Cut(horizon.days, self.thresholds[step], horizon.purity[step], horizon.completeness[step])
 
     def purest(self, name: str) -> float | None:
         """Return the highest purity that is stated for a class, None if none is."""
         stated = [one[0] for horizon in self.classes[name] for one in horizon.purity]
         return max(stated, default=None)
+
+
+def first_step(horizon: Horizon, purity: float) -> int | None:
+    """Return the index of the lowest threshold from which on the purity is at least ``purity``, None without."""
+    enough = [achieved[0] >= purity for achieved in horizon.purity]
+    return next((index for index in range(len(enough)) if all(enough[index:])), None)
 
 
 def _length(days: float | None) -> float:

@@ -91,7 +91,7 @@ class FollowUpList:
             horizon = table.horizon(self._class, days)
             key = (result.model.sha256, prior, horizon.days)
             if key not in self._cuts:
-                self._cuts[key] = table.cut(self._class, horizon, self._purity)
+                self._cuts[key] = table.cut(horizon, self._purity)
             cut, probability = self._cuts[key], result.probabilities[self._class]
             if cut is None:
                 self._without[horizon.days] += 1

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 from scipy.stats import beta
 
-from nightjar_alerts.models.follow_up import FollowUp, Horizon, days_since_detection
+from nightjar_alerts.models.follow_up import FollowUp, Horizon, days_since_detection, first_step
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.training.score.follow_up import DRAWS, THRESHOLDS, passing, rated
 from nightjar_alerts.training.score.report import ServedPredictions
@@ -22,13 +22,13 @@ def lists(*purity: tuple[float, float, float]) -> FollowUp:
 
 def test_cut_is_the_lowest_threshold_from_which_on_the_purity_holds() -> None:
     stated = lists(HIGH, LOW, HIGH, HIGH)
-    cut = stated.cut("TDE", stated.horizon("TDE", 100.0), 0.8)
+    cut = stated.cut(stated.horizon("TDE", 100.0), 0.8)
     assert cut == (None, stated.thresholds[2], HIGH, LOW)
 
 
 def test_cut_without_a_threshold_of_that_purity_is_none() -> None:
     stated = lists(LOW, HIGH)
-    assert stated.cut("TDE", stated.horizon("TDE", 2.9), 0.8) is None
+    assert stated.cut(stated.horizon("TDE", 2.9), 0.8) is None
     assert stated.purest("TDE") == HIGH[0]
 
 
@@ -74,3 +74,7 @@ def test_passing_counts_by_true_class_and_never_unusual_objects() -> None:
     assert total_C.tolist() == [2, 1]
     assert passed_CTC[0, at].tolist() == [1, 1]
     assert passed_CTC[0, THRESHOLDS.index(0.9)].tolist() == [1, 0]
+
+
+def test_first_step_of_a_class_without_purity_is_none() -> None:
+    assert first_step(Horizon(days=None, objects=3), 0.5) is None

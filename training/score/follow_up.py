@@ -10,18 +10,18 @@ Legend: N objects, C classes, T thresholds, D draws.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from nightjar_alerts.models.bundle import Bundle, Manifest, write_manifest
-from nightjar_alerts.models.follow_up import FEWEST, Estimate, FollowUp, Horizon
+from nightjar_alerts.models.follow_up import FEWEST, Estimate, FollowUp, Horizon, first_step
 from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
 from nightjar_alerts.models.posterior import Posterior
 from nightjar_alerts.models.taxonomy import ELASTICC, NAMED, rates
 from nightjar_alerts.training.data.sample import PARTS, Sample
-from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS
-from nightjar_alerts.training.data.surveys import as_observed
+from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
+from nightjar_alerts.training.data.surveys import as_observed, assemble
 from nightjar_alerts.training.score.incomplete import detection_time, drawn_objects
 from nightjar_alerts.training.score.report import ServedPredictions
 from nightjar_alerts.training.score.survey_scores import open_bundle, predict
@@ -111,6 +111,41 @@ def held_out(sample: Sample, seed: int = 0) -> Sample:
     """Return labelled objects of the test part, and all whose labels are for evaluation only."""
     chosen = (sample.part == PARTS.index("test")) | np.isin(sample.source, sorted(EVALUATION_LABELS))
     return drawn_objects(as_observed(sample.take(chosen & (sample.label >= 0))), PER_CLASS_AND_SOURCE, seed)
+
+
+def compare_purity(path: Path, sample: Sample, surveys: Path, purity: float) -> list[dict[str, Any]]:
+    """Compare the purity of lists stated by held-out objects with that on surveys that were left out of training.
+
+    Classes with `FEWEST` objects in both count, with equal shares, as left-out surveys have a mix of their own.
+
+    Parameters
+    ----------
+    surveys : folder of sets that were not used in training.
+    purity : stated purity that determines the threshold.
+    """
+    model = open_bundle(path)
+    others = as_observed(assemble(list(read_real(surveys))))
+    samples = held_out(sample), others.take(others.label >= 0)
+    rows = []
+    for days in DAYS:
+        parts = []
+        for objects in (truncated(one, days) for one in samples):
+            predictions = predict(model, objects, "nothing")
+            parts.append(passing(predictions, objects.label[predictions.rows_N]))
+        (total_C, passed_CTC), (new_total_C, new_passed_CTC) = parts
+        both_C = (total_C >= FEWEST) & (new_total_C >= FEWEST)
+        rng = np.random.default_rng(0)
+        for own in np.flatnonzero(both_C).tolist():
+            stated, complete = rated(passed_CTC[own], total_C, both_C / both_C.sum(), own, rng)
+            achieved, found = rated(new_passed_CTC[own], new_total_C, both_C / both_C.sum(), own, rng)
+            horizon = Horizon(days=days, objects=int(total_C[own]), purity=stated, completeness=complete)
+            step = first_step(horizon, purity)
+            row: dict[str, Any] = {"class": ELASTICC.names[own], "days": days, "objects": int(new_total_C[own])}
+            if step is not None:
+                row |= {"threshold": THRESHOLDS[step], "stated": stated[step], "achieved": achieved[step]}
+                row |= {"completeness": found[step]}
+            rows.append(row)
+    return rows
 
 
 def measure_follow_up(manifest: Manifest, predict: Predict, sample: Sample, measured_on: str) -> dict[str, FollowUp]:
