@@ -7,7 +7,7 @@
 #   make fast                 run the tests that train nothing and start no broker, service or benchmark
 #   make test                 run `make lint`, install what the tests need and run them: nineteen minutes on two cores
 #   make nightly              run experiments, unshipped networks, benchmarks' tests, brokers, soaks and peers, in parts
-#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, catalog, soak or peers
+#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, catalog, soak, peers or containers
 #   make docs                 write the generated tables of docs/
 #   make native               build the native kernels again, after a change of their sources
 #   make bench                measure; writes build/bench.json
@@ -15,6 +15,7 @@
 #   make lock                 resolve the newest versions into deploy/constraints.txt and the files with hashes
 #   make audit                look for known vulnerabilities of the dependencies, and for secrets; needs the network
 #   make sbom                 write the bill of materials of the service, as CycloneDX: build/sbom.json
+#   make containers           build the image and run it, the compose file and the pods; needs podman (or ENGINE=docker)
 #   make release              build the committed sdist and wheels, with bill of materials and checksums, into dist/
 #   make kafka                fetch a Kafka into build/kafka (NIGHTJAR_KAFKA_HOME), for the tests that break brokers
 #
@@ -49,7 +50,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve native lint fast programs test parallel nightly docs bench fuzz lock audit sbom release kafka
+.PHONY: help demo serve native lint fast programs test parallel nightly docs bench fuzz lock audit sbom containers release kafka
 .DELETE_ON_ERROR:
 
 help:
@@ -94,7 +95,7 @@ parallel: $(VENV)/.test
 SERIAL = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.serial' tests)
 
 # One after the other, each in less than 80 minutes. Where Kafka, Redis or the network is missing, what needs it is skipped.
-NIGHTLY := experiments networks benchmarks brokers kills catalog soak peers
+NIGHTLY := experiments networks benchmarks brokers kills catalog soak peers containers
 night = $(call pytest,$@) -m nightly
 
 nightly: $(VENV)/.test programs
@@ -111,7 +112,8 @@ nightly-networks:
 	$(night) $(PARALLEL) tests/models tests/training --ignore tests/training/experiments
 
 nightly-benchmarks:
-	$(night) tests --ignore tests/models --ignore tests/training --ignore tests/service --ignore tests/catalog
+	$(night) tests --ignore tests/models --ignore tests/training --ignore tests/service \
+		--ignore tests/catalog --ignore tests/containers
 
 nightly-brokers:
 	NIGHTJAR_SOAK=1 $(night) tests/service --ignore tests/service/stream/cluster/test_kills.py
@@ -129,6 +131,28 @@ nightly-soak:
 
 nightly-peers:
 	$(BIN)/python -m deploy.bench --parts '["peers"]' --output build/peers.json
+
+nightly-containers: containers
+
+# The record of a run on committed files stands in docs/results. BUILD is handed to `build`, as --build-arg BASE=IMAGE.
+ENGINE ?= podman
+BUILD ?=
+BUILDER ?= $(ENGINE) build $(BUILD)
+# Labels by option: podman 4.3 takes a LABEL with a build argument from its cache, with the value of an earlier build.
+label = --label org.opencontainers.image
+labels = $(label).version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) \
+	$(label).revision=$$(git rev-parse HEAD) $(label).created=$$(date -u +%FT%TZ)
+
+containers: $(VENV)/.test
+	@command -v $(ENGINE) >/dev/null || { echo "make containers: not run: $(ENGINE) is not installed"; exit 0; }; set -e; \
+	$(BUILDER) -f deploy/Dockerfile -t nightjar $(labels) .; \
+	$(BUILDER) -f deploy/nginx.Dockerfile -t nightjar-proxy deploy; \
+	$(BUILDER) -f tests/containers/parts.Dockerfile -t nightjar-parts tests/containers; \
+	$(BUILDER) -f tests/containers/systemd.Dockerfile -t nightjar-systemd --build-arg IMAGE=nightjar tests/containers; \
+	NIGHTJAR_CONTAINERS=$(ENGINE) NIGHTJAR_IMAGE=nightjar NIGHTJAR_PROXY_IMAGE=nightjar-proxy \
+		NIGHTJAR_PARTS_IMAGE=nightjar-parts NIGHTJAR_SYSTEMD_IMAGE=nightjar-systemd \
+		NIGHTJAR_CONTAINER_RECORD=docs/results/containers.json \
+		$(call pytest,containers) -m nightly tests/containers
 
 docs: $(VENV)/.test
 	$(BIN)/python -m deploy.pages
@@ -158,14 +182,16 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-anno
 LOCKED = $(LOCK) --constraint deploy/constraints.txt --generate-hashes
 
 lock: $(BIN)/uv
-	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra otel --extra stream \
+	$(LOCK) --upgrade pyproject.toml deploy/build-requirements.in --extra cpu --extra arrow --extra grpc --extra otel --extra stream \
 		--extra tables --extra catalog --extra client --extra plot --extra train --extra dev --output-file deploy/constraints.txt
-	$(LOCKED) pyproject.toml --extra cpu --extra otel --extra stream --output-file deploy/requirements.txt
+	$(LOCKED) pyproject.toml --extra cpu --extra grpc --extra otel --extra stream --output-file deploy/requirements.txt
+	$(LOCKED) pyproject.toml --extra gpu --extra grpc --extra otel --extra stream --output-file deploy/requirements-gpu.txt
 	$(LOCKED) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
 # Passwords in the tests are made up. gitleaks, where it is installed, looks into the history as well.
 audit: $(BIN)/uv
 	$(BIN)/uvx pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements.txt
+	$(BIN)/uvx pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements-gpu.txt
 	git ls-files -z ':!tests' | xargs -0 $(BIN)/uvx --from detect-secrets detect-secrets-hook \
 		$(addprefix --disable-plugin ,Base64HighEntropyString HexHighEntropyString KeywordDetector)
 	! command -v gitleaks >/dev/null || gitleaks git --no-banner
@@ -184,7 +210,7 @@ release: $(VENV)/.cpu sbom
 	NIGHTJAR_BUILD_MACHINE=x86_64 $(BIN)/python -m build --no-isolation --outdir dist build/release
 	NIGHTJAR_BUILD_MACHINE=aarch64 $(BIN)/python -m build --no-isolation --wheel --outdir dist build/release
 	cp build/sbom.json dist && cd dist && sha256sum -- * > SHA256SUMS
-	! docker buildx version >/dev/null 2>&1 || git archive HEAD | docker buildx build --file deploy/Dockerfile \
+	! docker buildx version >/dev/null 2>&1 || git archive HEAD | docker buildx build --file deploy/Dockerfile $(labels) \
 		--sbom=true --provenance=mode=max --output type=oci,dest=dist/nightjar-image.tar -
 
 $(BIN)/uv: | $(BIN)/python
@@ -207,5 +233,5 @@ $(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.t
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt deploy/build-requirements.txt $(KERNELS) | $(BIN)/python
 	$(INSTALL) $(PIP_ARGS) --require-hashes --requirement deploy/build-requirements.txt
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,otel,stream,tables,catalog,train,dev]'
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --no-build-isolation --editable '.[cpu,grpc,otel,stream,tables,catalog,train,dev]'
 	@touch $(VENV)/.cpu $@

@@ -1,4 +1,4 @@
-"""Generate tables in docs/ (settings, metrics, HTTP errors) and the schemas of results.
+"""Generate tables in docs/ (settings, metrics, errors of HTTP and gRPC), schemas of results, and Kubernetes rules.
 
 python -m deploy.pages            write them
 python -m deploy.pages --check    write nothing; list stale pages and exit with 1
@@ -7,6 +7,7 @@ python -m deploy.pages --check    write nothing; list stale pages and exit with 
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pydantic.fields import FieldInfo
 from nightjar_alerts.client_settings import ClientSettings
 from nightjar_alerts.core.schemas import avro_schema, json_schema
 from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.grpc.codes import CODES
 from nightjar_alerts.service.http.edge.errors import KINDS
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.settings import CommonSettings, Settings, StreamSettings, settings_table
@@ -65,6 +67,13 @@ def problems() -> str:
     return markdown_table(["status", "type", "title", "what it means"], rows)
 
 
+def grpc_codes() -> str:
+    """Return the table of status codes of gRPC."""
+    kinds = sorted(CODES, key=lambda kind: kind.status)
+    rows = [[f"`{CODES[kind]}`", str(kind.status), f"`{kind.type}`", kind.title] for kind in kinds]
+    return markdown_table(["code", "status over HTTP", "`problem`", "what it means"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "settings-common": lambda: settings(CommonSettings.model_fields),
@@ -72,6 +81,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings-worker": lambda: settings(StreamSettings.model_fields, without=CommonSettings.model_fields),
     "settings-client": lambda: settings(ClientSettings.model_fields),
     "problems": problems,
+    "grpc-codes": grpc_codes,
 }
 
 
@@ -98,13 +108,31 @@ def stream_schema() -> str:
     return json.dumps(head)[:-1] + f', "fields": [\n    {fields}\n]}}\n'
 
 
+ALERTS = DOCS.parent / "deploy" / "prometheus" / "alerts.yml"
+PROMETHEUS_RULE = DOCS.parent / "deploy" / "kubernetes" / "base" / "prometheusrule.yaml"
+RULE_HEAD = """# Written by `python -m deploy.pages` from deploy/prometheus/alerts.yml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: nightjar
+spec:
+"""
+
+
+def prometheus_rule() -> str:
+    """Return the alerting rules as the Prometheus operator takes them."""
+    _, head, groups = ALERTS.read_text().partition("groups:\n")
+    return RULE_HEAD + textwrap.indent(head + groups, "  ")
+
+
 def main() -> None:
     """Write stale pages and schemas; with --check list them and exit with 1."""
     check = "--check" in sys.argv[1:]
     stale = False
     contents = {SCHEMAS / f"{name}.schema.json": result_schema(name) for name in RESULT_TYPES}
     contents[SCHEMAS / "stream-result-1.avsc"] = stream_schema()
-    for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md"):
+    contents[PROMETHEUS_RULE] = prometheus_rule()
+    for path in (DOCS / "settings.md", DOCS / "metrics.md", DOCS / "api.md", DOCS / "grpc.md"):
         contents[path] = TABLE.sub(
             lambda slot: f"{slot[1]}\n{TABLES[slot['name']]().strip()}\n\n{slot[3]}", path.read_text()
         )

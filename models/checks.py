@@ -239,6 +239,7 @@ NEAR_ZERO: Final = 0.2
 CLEAR_PEAK: Final = 10.0
 
 
+@np.errstate(over="ignore")  # of fluxes that are not plausible
 def kind_of_source(
     mjd: NDArray[np.float64], flux: Floats, flux_err: Floats, band: NDArray[Any]
 ) -> Literal["total", "difference", ""]:

@@ -18,8 +18,8 @@ def _by_word(words_by_meaning: Mapping[str, str]) -> dict[str, str]:
 _SURVEYS: Final = _by_word(
     {
         "ugrizyw": "ztf ztfcam p48 sdss sloan ps ps1 p1 panstarrs panstarrs1 gpc1 gpc2 lsst lsstcam lsstcomcam comcam "
-        "rubin elasticc plasticc mallorn des decam megacam hsc suprimecam goto skymapper yse snls legacy dl ml "
-        "blackgem meerlicht bg",
+        "rubin elasticc plasticc mallorn des decam megacam megacampsf hsc suprimecam goto skymapper yse snls legacy "
+        "dl ml blackgem meerlicht bg",
         "UBVRI": "johnson bessell bessel bessellx cousins kron landolt",
         "co": "atlas atl",
         "Gaia": "gaia gaiadr2 gaiadr3 gaiaedr3 dr2 dr3 edr3",

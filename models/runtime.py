@@ -9,6 +9,7 @@
 """
 
 import hashlib
+import platform
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -91,6 +92,9 @@ def session_options(kernels: Path | None = None) -> ort.SessionOptions:
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if platform.machine() == "aarch64":
+        # KleidiAI's kernels keep gigabytes where shapes change (github.com/microsoft/onnxruntime/issues/29538).
+        options.add_session_config_entry("mlas.disable_kleidiai", "1")
     if kernels is not None:
         options.register_custom_ops_library(str(kernels))
     return options

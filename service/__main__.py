@@ -36,6 +36,7 @@ from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service import SAMPLES
+from nightjar_alerts.service.grpc import GrpcError
 from nightjar_alerts.service.http.edge.counts import RedisUnavailable
 from nightjar_alerts.service.local import ServiceDied, running
 from nightjar_alerts.service.observe.tracing import TracingError
@@ -274,6 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
         ServiceDied,
         FileNotFoundError,
         TracingError,
+        GrpcError,
         RedisUnavailable,
     ) as error:
         print(f"nightjar: {error}", file=sys.stderr)

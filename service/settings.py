@@ -34,7 +34,24 @@ from nightjar_alerts.routing import SURVEY_BUNDLES
 from nightjar_alerts.service.registry.names import PATTERN
 
 DEVELOPER_VARIABLES = frozenset(
-    ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "TEST_WORKER", "SOAK", "BUILD_MACHINE")
+    ENV_PREFIX + name
+    for name in (
+        "KAFKA_HOME",
+        "TEST_KAFKA",
+        "TEST_DATA",
+        "TEST_WORKER",
+        "SOAK",
+        "BUILD_MACHINE",
+        "CRDS",
+        "COMPOSE",
+        "CONTAINERS",
+        "CONTAINER_RECORD",
+        "IMAGE",
+        "GPU_IMAGE",
+        "PARTS_IMAGE",
+        "PROXY_IMAGE",
+        "SYSTEMD_IMAGE",
+    )  # fmt: skip
 )
 """Variables of tests and benchmarks, which are not reported as unknown settings."""
 DIGEST_NAME_LENGTH = 16
@@ -275,6 +292,19 @@ class Settings(CommonSettings):
         description="JSON list of SHA-256 digests (hexadecimal) of the API keys of the admin API, which are not those "
         "of /v1",
     )
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="TCP port of the Open Inference Protocol over gRPC on `host`; needs the `grpc` extra; unset: none",
+    )
+    grpc_certificate: Path | None = Field(
+        None, description="PEM file of the certificate chain for TLS on `grpc_port`; unset: no TLS"
+    )
+    grpc_certificate_key: Path | None = Field(None, description="PEM file of the private key of `grpc_certificate`")
+    grpc_max_message_bytes: int = Field(
+        4 * MIB, ge=1024, le=2**31 - 1, description="maximum size in bytes of a message over gRPC"
+    )
     default_deadline_ms: int = Field(30_000, ge=1, description="default deadline of a request in milliseconds")
     max_deadline_ms: int = Field(300_000, ge=1, description="maximum deadline of a request in milliseconds")
     max_requests: int = Field(
@@ -330,6 +360,12 @@ class Settings(CommonSettings):
     def _guard_the_admin_interface(self) -> Self:
         if self.admin_port is not None and not self.admin_keys and not is_loopback(self.admin_host):
             raise ValueError("an admin API on an address other than loopback requires admin_keys")
+        return self
+
+    @model_validator(mode="after")
+    def _check_certificate(self) -> Self:
+        if (self.grpc_certificate is None) != (self.grpc_certificate_key is None):
+            raise ValueError("grpc_certificate and grpc_certificate_key are set together")
         return self
 
     @model_validator(mode="after")

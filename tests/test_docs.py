@@ -4,7 +4,8 @@ Each bash, python or diff block has an HTML comment above it, invisible on the r
 tested:
 
 - ``<!-- test: run -->``: run as it stands;
-- ``<!-- test: service -->``: run against a live service, whose address replaces ``localhost:8080``;
+- ``<!-- test: service -->``: run against a live service, whose addresses replace ``localhost:8080`` and, for gRPC,
+  ``localhost:8001``;
 - ``<!-- test: file PATH -->``: write the block to PATH, as the text around it asks the reader to;
 - ``<!-- test: patch -->``: apply the diff;
 - ``<!-- test: skip REASON -->``: not run, and why.
@@ -25,6 +26,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -34,7 +36,7 @@ import pytest
 
 from nightjar_alerts.core.schemas import fields_of
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.local import ServiceProcess, running
+from nightjar_alerts.service.local import ServiceProcess, free_port, running
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -44,6 +46,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LOCAL = re.compile(r"\b(localhost|127\.0\.0\.1):8080\b")
+LOCAL_GRPC, GRPC_PORT = "localhost:8001", free_port()
 SHELLS = {"bash", "sh", "shell", "console"}
 TESTED = SHELLS | {"python", "diff"}
 COPIED = ("deploy", "models", "service", "src", "tests", "training")  # what a page may change
@@ -131,7 +134,8 @@ def test_every_field_of_a_result_is_explained() -> None:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[ServiceProcess]:
-    with running() as live:
+    grpc = {} if find_spec("grpc_health") is None else {"NIGHTJAR_GRPC_PORT": str(GRPC_PORT)}
+    with running(settings=grpc) as live:
         yield live
 
 
@@ -169,6 +173,8 @@ def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Non
     found = runnable(page)
     if any(b.language in SHELLS and "curl " in b.code for b in found) and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
+    if any(LOCAL_GRPC in b.code for b in found):
+        pytest.importorskip("grpc_health", reason="grpc is missing: pip install '.[grpc]'")
     url = request.getfixturevalue("service").url if any(b.tag == "service" for b in found) else ""
     changes = any(b.tag.startswith(("file", "patch")) for b in found)
     folder = copied(tmp_path) if changes else linked(tmp_path)
@@ -194,6 +200,7 @@ def follow(block: Block, folder: Path, url: str) -> tuple[int, str]:
 
 def command(block: Block, url: str) -> list[str]:
     code = LOCAL.sub(url.removeprefix("http://"), block.code) if url else block.code
+    code = code.replace(LOCAL_GRPC, f"127.0.0.1:{GRPC_PORT}") if url else code
     if block.language == "python":
         return [sys.executable, "-W", "error", "-c", code]
     return ["bash", "-euo", "pipefail", "-c", STRICT_CURL + code]

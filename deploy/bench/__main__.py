@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import engine_bench, hostile, in_process, kafka, peers, report, stream, throughput
+from deploy.bench import engine_bench, hostile, in_process, kafka, peers, processes, report, stream, throughput
 from deploy.bench.before import ARMS, Arm, compare
 from nightjar_alerts.alerts.files import read_path
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
@@ -29,9 +29,11 @@ Part = Literal[
     "in_process",
     "stream",
     "kafka",
+    "grpc",
     "kernels",
     "gpu",
     "hostile",
+    "processes",
     "peers",
     "before",
 ]
@@ -100,6 +102,10 @@ class Bench(BaseSettings):
                 return stream.measure(self.bundle, self.stream_scale, self.backlog, say)
             case "kafka":
                 return kafka.measure(self.bundle, self.stream_scale, say, self._keep, self.kafka_parts)
+            case "grpc":  # needs the extra of this name
+                from deploy.bench import grpc_bench
+
+                return grpc_bench.measure(self.bundle, self.curves, self.rounds, say)
             case "kernels":  # both need the training extra
                 from deploy.bench import kernels
 
@@ -112,6 +118,8 @@ class Bench(BaseSettings):
                 rows = hostile.measure(self.bundle, self.hostile_seconds, self.hostile_scale, self.hostile_attacks, say)
                 print(hostile.table(rows))
                 return hostile.numbers(rows)
+            case "processes":  # needs nginx
+                return processes.measure(self.bundle, self.curves, self.rounds, say)
             case "peers":
                 servers = peers.measure(
                     self.bundle, self.servers, self.environments, self.curves, min(self.rounds, peers.ROUNDS), say

@@ -1,19 +1,20 @@
 """Attacks on the HTTP port of a real service, and latency of a well-behaved client during each attack.
 
     python -m deploy.bench --parts '["hostile"]'
-    python -m deploy.bench.hostile PORT [--tables] [CERTIFICATE]      the well-behaved client alone
+    python -m deploy.bench.hostile PORT [--tables] [--grpc GRPC_PORT] [CERTIFICATE]      the well-behaved client alone
 
-Attacks are idle, slow or many connections, and bodies, also tables, that are expensive for their size. Floods of
-connections go through nginx with the shipped configuration, all others to the service's port. Each attack is measured
-for a few seconds: bytes sent, longest latency of the well-behaved client, its 99th percentile during the attack and
-without one, failed requests, memory of the service and nginx at the peak and after the attack, and the fraction of time
-in which the service's event loop was busy, which does not depend on other load of the machine. The client is a separate
-process, opens a connection for each request and uses another loopback address. Attackers use the same cores as the
-service, so the latency includes their cost.
+Attacks are idle, slow or many connections, and bodies, also tables, that are expensive for their size; those on the
+gRPC port are in :mod:`deploy.bench.grpc_attacks`. Floods of connections go through nginx with the shipped
+configuration, all others to the port itself. Each attack is measured for a few seconds: bytes sent, longest latency of
+the well-behaved client, its 99th percentile during the attack and without one, failed requests, memory of the service
+and nginx at the peak and after the attack, and the fraction of time in which the service's event loop was busy, which
+does not depend on other load of the machine. The client is a separate process, opens a connection for each request and
+uses another loopback address. Attackers use the same cores as the service, so the latency includes their cost.
 
 All attacks are limited in connections, bytes and time, and target loopback only.
 """
 
+import argparse
 import asyncio
 import contextlib
 import functools
@@ -32,6 +33,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +46,7 @@ from deploy.bench.table_bombs import BOMBS, Bomb
 from deploy.bench.table_bombs import HEAD as TABLE_HEAD
 from nightjar_alerts.alerts import containers
 from nightjar_alerts.models.common import markdown_table
-from nightjar_alerts.service.local import HOST, ServiceDied, ServiceProcess, running
+from nightjar_alerts.service.local import HOST, ServiceDied, ServiceProcess, free_port, running
 
 GOOD_ADDRESS: Final = "127.0.0.2"
 PATIENCE_SECONDS: Final = 60.0  # client timeout of a request
@@ -58,6 +60,7 @@ READ_BYTES: Final = 2048
 LAWFUL: Final = "lawful bodies"
 HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
 TABLES: Final = "--tables"
+GRPC: Final = "--grpc"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
 GET: Final = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -84,13 +87,14 @@ class Attack(NamedTuple):
     """Named attack; ``run`` returns the number of bytes sent, and ``prepare`` makes what it sends.
 
     Floods of connections go through nginx. During an attack with tables, every second request of the well-behaved
-    client is a small table.
+    client is a small table; during one on the gRPC port, every second one is a call over gRPC.
     """
 
     name: str
     run: Callable[[Target], Coroutine[Any, Any, int]]
     is_flood: bool = False
     is_table: bool = False
+    is_grpc: bool = False
     prepare: Callable[[], object] = lambda: None
 
 
@@ -496,7 +500,9 @@ def measure(
     ValueError
         For an unknown name.
     """
-    every = [*attacks(), valid_bodies()]
+    from deploy.bench.grpc_attacks import grpc_attacks  # which are made with the classes of this module
+
+    every = [*attacks(), *grpc_attacks(), valid_bodies()]
     names = [attack.name for attack in every]
     if unknown := [name for name in only if name not in names]:
         raise ValueError(f"no attack is named {', '.join(unknown)}; there are {', '.join(names)}")
@@ -504,8 +510,9 @@ def measure(
     chosen = [attack for attack in every if not only or attack.name in only]
     rows: list[AttackRow] = []
     for group in (
-        [attack for attack in chosen if not attack.is_flood and attack.name != LAWFUL],
+        [attack for attack in chosen if not attack.is_flood and not attack.is_grpc and attack.name != LAWFUL],
         [attack for attack in chosen if attack.is_flood],
+        [attack for attack in chosen if attack.is_grpc],
         [attack for attack in chosen if attack.name == LAWFUL],
     ):
         if not group:
@@ -513,7 +520,10 @@ def measure(
         if group[0].is_flood and not is_installed():
             say("floods of connections: skipped, as nginx is not installed (apt-get install nginx openssl)")
             continue
-        with _target(bundle, behind_nginx=group[0].is_flood) as service:
+        if group[0].is_grpc and find_spec("grpc_health") is None:
+            say("attacks on the gRPC port: skipped, as the extra grpc is not installed (pip install '.[grpc]')")
+            continue
+        with _target(bundle, behind_nginx=group[0].is_flood, grpc=group[0].is_grpc) as service:
             for attack in group:
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
@@ -526,10 +536,11 @@ def measure(
 
 
 class _Attacked(NamedTuple):
-    """Service under attack, and the nginx in front of it or None."""
+    """Service under attack, the nginx in front of it or None, and the gRPC port if that is attacked."""
 
     service: ServiceProcess
     nginx: NginxProcess | None = None
+    grpc_port: int | None = None
 
     @property
     def port(self) -> int:
@@ -554,12 +565,15 @@ class _Attacked(NamedTuple):
 
 
 @contextlib.contextmanager
-def _target(bundle: Path, behind_nginx: bool) -> Iterator[_Attacked]:
+def _target(bundle: Path, behind_nginx: bool, grpc: bool) -> Iterator[_Attacked]:
     settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0"}
+    grpc_port = free_port() if grpc else None
+    if grpc_port is not None:
+        settings["NIGHTJAR_GRPC_PORT"] = str(grpc_port)
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(running(bundle, settings, START_SECONDS))
         if not behind_nginx:
-            yield _Attacked(service)
+            yield _Attacked(service, grpc_port=grpc_port)
             return
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nightjar-nginx-"))
         yield _Attacked(service, stack.enter_context(running_nginx(Path(folder) / "nginx", service.port)))
@@ -610,10 +624,10 @@ def _attacked(service: _Attacked, attack: Attack, seconds: float, scale: float) 
     """Attack the service while a well-behaved client uses it, from before the attack until after it."""
     attack.prepare()
     certificate = None if service.nginx is None else service.nginx.certificate
-    with _good_client(service.port, certificate, attack.is_table) as stop:
+    with _good_client(service.port, certificate, attack.is_table, service.grpc_port) as stop:
         quiet = [_passing(QUIET_SECONDS)]
         before, computed, started = service.memory(), service.loop_seconds(), time.monotonic()
-        target = Target(service.port, scale, started + seconds, service.tls)
+        target = Target(service.grpc_port or service.port, scale, started + seconds, service.tls)
         sent, peak = asyncio.run(_watched(service, attack, target))
         peak = max(peak, service.memory())
         lasted = time.monotonic() - started
@@ -670,10 +684,10 @@ async def _watched(service: _Attacked, attack: Attack, target: Target) -> tuple[
 
 @contextlib.contextmanager
 def _good_client(
-    port: int, certificate: Path | None = None, tables: bool = False
+    port: int, certificate: Path | None = None, tables: bool = False, grpc_port: int | None = None
 ) -> Iterator[Callable[[], list[TimedReply]]]:
     """Run the well-behaved client in a separate process; yield a function that stops it and returns its requests."""
-    kind = [TABLES] if tables else []
+    kind = [*([TABLES] if tables else []), *([GRPC, str(grpc_port)] if grpc_port is not None else [])]
     command = [sys.executable, "-m", "deploy.bench.hostile", str(port), *kind]
     command += [str(certificate)] if certificate else []
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -697,14 +711,20 @@ def _allow_many_files() -> None:
 
 
 def good_requests(
-    port: int, tls: ssl.SSLContext | None, stopped: Callable[[], bool], tables: bool = False
+    port: int,
+    tls: ssl.SSLContext | None,
+    stopped: Callable[[], bool],
+    tables: bool = False,
+    grpc_port: int | None = None,
 ) -> Iterator[TimedReply]:
     """Classify one light curve after another, each on a new connection, with a pause between them.
 
     Parameters
     ----------
     tables : whether every second one is sent as a table.
+    grpc_port : port to which every second one is sent over gRPC; None for HTTP only.
     """
+    calls = None if grpc_port is None else good_calls(grpc_port)
     requests = [("/v1/classify", json.dumps(light_curve(30)).encode(), "application/json")]
     if tables:
         rows = b"".join(b"a,%d,%c,20,0.1\n" % (60_000 + day, b"gr"[day % 2]) for day in range(30))
@@ -725,13 +745,53 @@ def good_requests(
             status = reply.status
         yield TimedReply(began, time.monotonic() - began, status)
         time.sleep(PAUSE_SECONDS)
+        if calls is not None:
+            yield next(calls)
+            time.sleep(PAUSE_SECONDS)
+
+
+def good_calls(port: int) -> Iterator[TimedReply]:
+    """Classify one light curve after another over gRPC, each on a new connection; 200 stands for OK."""
+    import grpc
+
+    from nightjar_alerts.service.grpc import SERVICE
+    from nightjar_alerts.service.grpc.messages import ModelInferRequest
+
+    curve = light_curve(30)
+    request = ModelInferRequest()
+    for name, datatype, field in (
+        ("mjd", "FP64", "fp64_contents"),
+        ("flux", "FP32", "fp32_contents"),
+        ("flux_err", "FP32", "fp32_contents"),
+        ("band", "BYTES", "bytes_contents"),
+    ):
+        values: Any = curve[name]
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=[30])
+        getattr(tensor.contents, field).extend(value.encode() if name == "band" else value for value in values)
+    message = request.SerializeToString()
+    while True:
+        began, status = time.monotonic(), 0
+        # The service sees this address, as loopback is a trusted proxy: a client cannot choose that of its socket.
+        metadata = [("x-forwarded-for", GOOD_ADDRESS)]
+        with grpc.insecure_channel(f"{HOST}:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            try:
+                call(message, timeout=PATIENCE_SECONDS, metadata=metadata)
+                status = 200
+            except grpc.RpcError as e:
+                print(e.code(), e.details(), file=sys.stderr)
+        yield TimedReply(began, time.monotonic() - began, status)
 
 
 def main() -> None:
     """Run the well-behaved client until standard input ends, and print its requests."""
-    port, *rest = sys.argv[1:]
-    certificate = [each for each in rest if each != TABLES]
-    tls = client_context(Path(certificate[0])) if certificate else None
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument(TABLES, action="store_true")
+    parser.add_argument(GRPC, type=int)
+    parser.add_argument("certificate", type=Path, nargs="?")
+    options = parser.parse_args()
+    tls = client_context(options.certificate) if options.certificate else None
     print("started", flush=True)
     ended = threading.Event()
 
@@ -740,7 +800,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    print(json.dumps(list(good_requests(int(port), tls, ended.is_set, TABLES in rest))))
+    print(json.dumps(list(good_requests(options.port, tls, ended.is_set, options.tables, options.grpc))))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ async def _read_reply(reader: asyncio.StreamReader) -> tuple[HttpReply, bool]:
     """Read a response; also return whether the server keeps the connection open."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head[9:12])
-    length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
+    length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
     body = await reader.readexactly(int(length or 0))
     return HttpReply(status, body), b"connection: close" not in head
 

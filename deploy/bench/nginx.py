@@ -57,6 +57,14 @@ def client_context(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate))
 
 
+def self_signed(folder: Path) -> None:
+    """Write a key and a certificate of ``localhost`` into a folder, with the names that nginx.conf has."""
+    certificate = ["-keyout", f"{folder}/privkey.pem", "-out", f"{folder}/fullchain.pem", "-subj", "/CN=localhost"]
+    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-addext", f"subjectAltName=DNS:localhost,IP:{HOST}"]
+    subprocess.run(["openssl", "req", *kind, *certificate, *names], check=True, capture_output=True)
+
+
 @contextmanager
 def running_nginx(folder: Path, service_port: int, changes: Mapping[str, str] | None = None) -> Iterator[NginxProcess]:
     """Run nginx for the length of a ``with`` block, with its own ports and paths.
@@ -67,10 +75,7 @@ def running_nginx(folder: Path, service_port: int, changes: Mapping[str, str] | 
     changes : further replacements in the configuration.
     """
     folder.mkdir()
-    certificate = ["-keyout", f"{folder}/privkey.pem", "-out", f"{folder}/fullchain.pem", "-subj", "/CN=localhost"]
-    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = ["-addext", f"subjectAltName=DNS:localhost,IP:{HOST}"]
-    subprocess.run(["openssl", "req", *kind, *certificate, *names], check=True, capture_output=True)
+    self_signed(folder)
     plain_port, port = free_port(), free_port()
     text = SHIPPED.read_text()
     for old, new in {

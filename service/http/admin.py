@@ -35,7 +35,7 @@ from nightjar_alerts.service.http.edge.errors import (
     raise_problem,
 )
 from nightjar_alerts.service.http.edge.keys import KeyRing
-from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
+from nightjar_alerts.service.http.edge.middleware import RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import service_config
 from nightjar_alerts.service.http.edge.sites import SiteMiddleware
 from nightjar_alerts.service.http.lifecycle import Service, get_service
@@ -260,8 +260,11 @@ def _listed_shadow(shadow: Shadow) -> ShadowState:
     )
 
 
-class AdminAuthMiddleware(AuthMiddleware):
+class AdminAuthMiddleware:
     """Admits requests with a valid key, or all requests if no keys are configured."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self.app, self.keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -299,7 +302,11 @@ async def on_invalid_request(request: Request, error: Exception) -> NoReturn:
 
 def get_manager(request: Request) -> ModelManager:
     """Return the model manager. Raises ProblemError (503) until the service has started."""
-    service = get_service(request)
+    return started_manager(get_service(request))
+
+
+def started_manager(service: Service) -> ModelManager:
+    """Return the model manager of a service. Raises ProblemError (503) until the service has started."""
     if not service.started:
         raise service.not_ready()
     return service.models
@@ -313,17 +320,22 @@ async def change(request: Request, action: str, work: Awaitable[T], **fields: ob
     ProblemError
         404 for an unknown model, 409 for a change that is rejected.
     """
-    by = {"key": getattr(request.state, "key", ""), "peer": request.client.host if request.client else "socket"}
+    peer = request.client.host if request.client else "socket"
+    await audited(work, action=action, **fields, key=getattr(request.state, "key", ""), peer=peer)
+    return listing(get_service(request).models)
+
+
+async def audited(work: Awaitable[T], **fields: object) -> None:
+    """Make a change and log it, with the fields; raises as :func:`change`."""
     try:
         await work
     except (UnknownModel, ChangeRejected) as error:
-        audit.warning("admin change refused", action=action, **fields, **by, reason=str(error))
+        audit.warning("admin change refused", **fields, reason=str(error))
         raise ProblemError(NOT_FOUND if isinstance(error, UnknownModel) else CONFLICT, str(error)) from None
     except BaseException as error:
-        audit.error("admin change failed", action=action, **fields, **by, reason=type(error).__name__)
+        audit.error("admin change failed", **fields, reason=type(error).__name__)
         raise
-    audit.info("admin change", action=action, **fields, **by)
-    return listing(get_service(request).models)
+    audit.info("admin change", **fields)
 
 
 def model_name(text: str) -> str:
@@ -440,9 +452,14 @@ triton_router = APIRouter(prefix="/v2/repository", include_in_schema=False)
 @triton_router.post("/index")
 async def repository_index(request: Request, body: IndexBody | None = None) -> list[IndexEntry]:
     """List every version of every model, or only the served ones."""
-    found = listing(get_service(request).models)
+    return list_index(get_service(request).models, body is not None and body.ready)
+
+
+def list_index(manager: ModelManager, ready: bool) -> list[IndexEntry]:
+    """Return every version of every model, or only the served ones if ``ready``."""
+    found = listing(manager)
     entries = [IndexEntry(name=model.name, version=model.version, state="READY", reason="") for model in found.models]
-    if body is not None and body.ready:
+    if ready:
         return entries
     reasons = {(failure.name, failure.version): failure.reason for failure in found.failures}
     return entries + [
@@ -483,7 +500,7 @@ def create_admin_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(BodyMiddleware, timeout=service.settings.body_timeout)
-    app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
+    app.add_middleware(AdminAuthMiddleware, keys=KeyRing({"admin": service.settings.admin_keys}))
     if not service.settings.admin_keys:
         app.add_middleware(SiteMiddleware, allowed_hosts=service.settings.allowed_hosts, reading=())
     app.add_middleware(RequestMiddleware, metrics=service.metrics)

@@ -36,8 +36,6 @@ INLINE_BYTES: Final = 64 * 1024
 """Maximum size of a body that is decoded on the event loop, which takes about a millisecond."""
 INLINE_ITEMS: Final = 8
 """Maximum number of light curves that are validated or encoded on the event loop."""
-LARGE_BYTES: Final = 1024 * 1024
-"""Size above which bodies are decoded one at a time: decoding JSON takes up to sixteen times its size in memory."""
 
 
 def route_docs(
@@ -148,19 +146,12 @@ async def decode_body(request: Request, data: bytes, request_format: RequestForm
 
 async def decode_in_thread(request: Request, decode: Callable[[], T], size: int) -> T:
     """Decode a body in a thread; if it is large, when it is the turn of the client."""
-    service = get_service(request)
-    if size <= LARGE_BYTES:
-        return await service.run_in_thread(decode)
-    return await service.run_in_turn(decode, get_client_id(request))
+    return await get_service(request).decode(decode, size, get_client_id(request))
 
 
 async def charge_quota(request: Request, service: Service, curves: int) -> None:
     """Charge light curves to the API key of a request, whether they are valid or not: all of them were decoded."""
-    key, state = get_key_name(request), request.scope["state"]
-    service.metrics.key_curves.labels(key).inc(curves)
-    state["charged"] = state.get("charged", 0) + curves  # refunded if the request is rejected as a whole
-    if service.quotas is not None:
-        await service.quotas.charge(key, curves)
+    await service.admission.charge(request.scope["state"], curves)
 
 
 async def classify_items(
@@ -222,10 +213,17 @@ def make_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Create the response of a request, with its timings and the roles of the models used."""
-    named = {"Server-Timing": timings.header(outcomes), **(headers or {})}
-    metrics = get_service(request).metrics
+    named = {**response_headers(get_service(request).metrics, handles, outcomes, timings), **(headers or {})}
+    return Response(content, headers=named, media_type=media_type)
+
+
+def response_headers(
+    metrics: Metrics, handles: Sequence[ModelHandle], outcomes: Sequence[Outcome], timings: Timings
+) -> dict[str, str]:
+    """Return the headers with the timings of a request and the roles of the models used, and count those."""
+    named = {"Server-Timing": timings.header(outcomes)}
     if roles := sorted({handle.role for handle in handles if handle.role}):
         for role in roles:
             metrics.substitutes.labels(role).inc()
         named[ROLE_HEADER] = ", ".join(roles)
-    return Response(content, headers=named, media_type=media_type)
+    return named

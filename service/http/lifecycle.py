@@ -17,10 +17,11 @@ from starlette.requests import Request
 from nightjar_alerts.core.items import Item
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.http.edge.admission import Admission
 from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter, MemoryBudget
 from nightjar_alerts.service.http.edge.counts import RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
-from nightjar_alerts.service.http.edge.keys import Quotas
+from nightjar_alerts.service.http.edge.keys import KeyRing, Quotas
 from nightjar_alerts.service.http.turns import SlicedWork, Turns
 from nightjar_alerts.service.observe.live import LiveFeed
 from nightjar_alerts.service.observe.metrics import Metrics
@@ -34,6 +35,8 @@ from nightjar_alerts.service.settings import Settings
 T = TypeVar("T")
 
 DECODE_THREADS = 2  # decoding holds the GIL: more threads would only use more memory
+LARGE_BYTES = 1024 * 1024
+"""Size above which bodies are decoded one at a time: decoding JSON takes up to sixteen times its size in memory."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +53,8 @@ class State(StrEnum):
 class Service:
     """Settings, metrics, limits and, once started, models of a process.
 
-    ``on_failure`` is called when the process must be replaced.
+    ``on_failure`` is called when the process must be replaced. ``ending`` ends calls over gRPC at shutdown, at the same
+    time as uvicorn ends requests over HTTP; models stop after both.
 
     Parameters
     ----------
@@ -66,12 +70,16 @@ class Service:
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         limited = settings.key_limits or shared is not None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
+        self.admission = Admission(
+            KeyRing(settings.keys), settings.max_requests, self.quotas, settings.protected_paths, self.metrics
+        )
         self._decoders = CapacityLimiter(DECODE_THREADS)
         self.turns, self.large_tables = Turns(), Turns()
         self.models = ModelManager(settings, self.metrics, self._fail, load)
         self.state = State.STARTING
         self._failure = ""
         self.on_failure: Callable[[], None] = lambda: None
+        self.ending: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -112,6 +120,8 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.ending is not None:
+            await self.ending
         await self.models.stop()
         if self.quotas is not None:
             await self.quotas.close()
@@ -180,6 +190,10 @@ class Service:
         Only one runs at a time. Parsing holds the GIL, so two at a time would not be faster.
         """
         return await SlicedWork(self.turns, client).run(work)
+
+    async def decode(self, work: Callable[[], T], size: int, client: str) -> T:
+        """Decode ``size`` bytes of a body in a thread; if they are many, when it is the turn of the client."""
+        return await (self.run_in_thread(work) if size <= LARGE_BYTES else self.run_in_turn(work, client))
 
     async def run_maybe_in_thread(self, work: Callable[[], T], thread: bool) -> T:
         """Run ``work`` in a thread if ``thread`` is true, else on the event loop, for short work."""

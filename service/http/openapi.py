@@ -15,8 +15,8 @@ from nightjar_alerts.core.request import BatchClassifyRequest, ClassifyRequest
 from nightjar_alerts.core.result import ClassifyReply
 from nightjar_alerts.core.schemas import components
 from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
+from nightjar_alerts.service.http.edge.admission import is_guarded
 from nightjar_alerts.service.http.edge.errors import FORBIDDEN, MEDIA_TYPE, UNAUTHORIZED, Problem, ProblemKind
-from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW_TYPE, JSON_TYPE, MSGPACK_TYPES, NDJSON_TYPE, is_available
 from nightjar_alerts.service.http.oip import schemas as oip
 from nightjar_alerts.service.settings import Settings

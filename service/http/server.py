@@ -21,7 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 import uvicorn
@@ -31,14 +31,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.service.grpc import GrpcError
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.admin import AdminServer
 from nightjar_alerts.service.http.edge.errors import raise_problem, reraise
-from nightjar_alerts.service.http.edge.keys import KeyRing
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
 from nightjar_alerts.service.http.edge.protocol import service_config
 from nightjar_alerts.service.http.edge.sites import SiteMiddleware
-from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.oip import routes as oip
 from nightjar_alerts.service.http.routes import alerts, classify, evolution, live, meta, page, tables
 from nightjar_alerts.service.process import (
@@ -49,6 +50,9 @@ from nightjar_alerts.service.process import (
     warn_about_environment,
 )
 from nightjar_alerts.service.settings import Settings, is_loopback
+
+if TYPE_CHECKING:
+    from nightjar_alerts.service.grpc.server import GrpcServer
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: it takes multiband light curves or alert packets and returns
 calibrated class probabilities and embeddings. Errors are `application/problem+json` documents (RFC 9457) whose `errors`
@@ -104,14 +108,7 @@ def create_app(service: Service) -> FastAPI:
 def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
     """Wrap the application in its middleware; the last is the outermost."""
     settings = service.settings
-    wrapped: ASGIApp = AuthMiddleware(
-        app,
-        keys=KeyRing(settings.keys),
-        max_requests=settings.max_requests,
-        quotas=service.quotas,
-        protected_paths=settings.protected_paths,
-        metrics=service.metrics,
-    )
+    wrapped: ASGIApp = AuthMiddleware(app, service.admission)
     if settings.cors_origins:
         wrapped = CORSMiddleware(
             wrapped,
@@ -122,7 +119,12 @@ def wrap_app(app: FastAPI, service: Service) -> ASGIApp:
         )
     if not settings.keys:
         wrapped = SiteMiddleware(wrapped, settings.allowed_hosts, settings.cors_origins)
-    return RequestMiddleware(wrapped, metrics=service.metrics, root_path=settings.root_path)
+    return RequestMiddleware(
+        wrapped,
+        metrics=service.metrics,
+        root_path=settings.root_path,
+        is_draining=lambda: service.state is State.DRAINING,
+    )
 
 
 @asynccontextmanager
@@ -149,6 +151,7 @@ class Server(uvicorn.Server):
         super().__init__(service_config(app, service.settings, "on", lambda slug: rejected(slug).inc()))
         self.service = service
         self.admin = AdminServer(service)
+        self.grpc = None if service.settings.grpc_port is None else _grpc_server(service)
         self.exit_status = 0
         self._stopping = False
         service.on_failure = self.fail
@@ -186,9 +189,17 @@ class Server(uvicorn.Server):
         except OSError as error:
             log.critical("cannot listen on the address of the admin API", reason=str(error))
             self.fail()
+        if self.grpc is not None:
+            try:
+                await self.grpc.open()
+            except OSError as error:
+                log.critical("cannot listen for gRPC", port=self.service.settings.grpc_port, reason=str(error))
+                self.fail()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the admin API and the service."""
+        """Stop the admin API, the gRPC server and the service."""
+        if self.grpc is not None:
+            self.service.ending = asyncio.create_task(self.grpc.close(lambda: self.force_exit))
         await self.admin.close()
         await super().shutdown(sockets)
 
@@ -211,6 +222,17 @@ class Server(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _grpc_server(service: Service) -> "GrpcServer":
+    """Return the gRPC server. Raises GrpcError without the extra ``grpc``."""
+    # Its core would write to standard error, in a format of its own, about what clients send.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from nightjar_alerts.service.grpc.server import GrpcServer
+    except ImportError as error:
+        raise GrpcError(f"gRPC needs the grpc extra: {how_to_install('grpc')}") from error
+    return GrpcServer(service)
 
 
 def serve(settings: Settings) -> int:
@@ -244,20 +266,22 @@ def _may_listen(settings: Settings) -> bool:
 
 
 def _is_free(settings: Settings) -> bool:
-    """Return whether the port is free, before models are loaded; other errors of the address are the server's."""
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            return True
-        detail = f"port {settings.port} is taken by another process: set NIGHTJAR_PORT (--port) to a free one"
-        log.critical("the port is taken", host=settings.host, port=settings.port, reason=detail)
-        return False
+    """Return whether the ports are free, before models are loaded; other errors of the address are the server's."""
+    for name, port in (("port", settings.port), ("grpc_port", settings.grpc_port or 0)):
+        try:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return True
+            setting = f"NIGHTJAR_{name.upper()} (--{name.replace('_', '-')})"
+            detail = f"port {port} is taken by another process: set {setting} to a free one"
+            log.critical("the port is taken", host=settings.host, port=port, reason=detail)
+            return False
     return True
 
 

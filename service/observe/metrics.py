@@ -7,8 +7,11 @@ Each :class:`Metrics` object has its own registry; a process has one, tests crea
 import asyncio
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from threading import Lock
+from time import time
 
 import numpy as np
 from prometheus_client import (
@@ -87,7 +90,11 @@ class Metrics:
 
     def _declare_requests(self) -> None:
         counter, gauge, histogram = self._kinds()
-        self.requests = counter("requests_total", "HTTP requests by route and status code.", ["route", "code"])
+        self.requests = counter(
+            "requests_total",
+            "Requests by route and status code; for gRPC, the method and the corresponding HTTP status code.",
+            ["route", "code"],
+        )
         self.request_seconds = histogram(
             "request_duration_seconds",
             "Time from the first byte of a request to the end of its response.",
@@ -357,12 +364,38 @@ class Metrics:
             self.loop_lag.observe(max(0.0, loop.time() - due))
 
 
+@dataclass(slots=True)
+class RunTotals:
+    """Totals of the runs of one model since it was loaded.
+
+    Attributes
+    ----------
+    light_curves, runs : numbers of classified light curves, and of inference runs.
+    queue_seconds, assemble_seconds, run_seconds : sums over the light curves, each of which waits for its whole batch.
+    last_run : seconds since 1970; 0 before the first.
+    """
+
+    light_curves: int = 0
+    runs: int = 0
+    queue_seconds: float = 0.0
+    assemble_seconds: float = 0.0
+    run_seconds: float = 0.0
+    last_run: float = 0.0
+
+
 class ModelMetrics:
-    """Metrics and traces of one model. Safe to use from any thread."""
+    """Metrics and traces of one model. Safe to use from any thread.
+
+    Attributes
+    ----------
+    totals : totals of its runs.
+    """
 
     def __init__(self, metrics: Metrics, bundle: Bundle) -> None:
         manifest = bundle.manifest
         self._metrics, self._tracing, self._bundle = metrics, metrics.tracing, bundle
+        self.totals = RunTotals()
+        self._totals_lock = Lock()
         classes = () if manifest.taxonomy is None else manifest.taxonomy.names
         self._by_class = [metrics.predicted_class.labels(name) for name in classes]
         self._by_band = [metrics.observations.labels(name) for name in manifest.band_map.labels]
@@ -404,7 +437,18 @@ class ModelMetrics:
         predictions = [result for result in report.results if isinstance(result, Prediction)]
         self._record_router_entropy(predictions)
         self._record_predictions(predictions)
+        self._add_to_totals(predictions)
         self._record_novelty(report)
+
+    def _add_to_totals(self, predictions: Sequence[Prediction]) -> None:
+        with self._totals_lock:
+            totals = self.totals
+            totals.runs += 1
+            totals.light_curves += len(predictions)
+            totals.queue_seconds += sum(prediction.queue_seconds for prediction in predictions)
+            totals.assemble_seconds += sum(prediction.assemble_seconds for prediction in predictions)
+            totals.run_seconds += sum(prediction.run_seconds for prediction in predictions)
+            totals.last_run = time()
 
     def _record_experts(self, report: RunReport) -> None:
         for output, load in report.expert_load.items():

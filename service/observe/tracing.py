@@ -6,7 +6,7 @@ root of a separate trace with a link to the span of each request; each request h
 batch. Times are ``time.monotonic()`` seconds.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import getrandbits
 from time import monotonic, time_ns
@@ -67,19 +67,39 @@ class RequestTrace:
 
     def end(self, method: str, path: str, route: str, status: int, ended: float, request_id: str) -> None:
         """End the span of a request, with the attributes of OpenTelemetry's HTTP conventions."""
+        attributes: dict[str, AttributeValue] = {
+            "http.request.method": method,
+            "http.route": route,
+            "http.response.status_code": status,
+            "url.path": path,
+            "url.scheme": "http",
+            "nightjar.request_id": request_id,
+        }
+        self._end(f"{method} {route}", attributes, status, ended)
+
+    def end_call(self, method: str, code: int, status: int, ended: float, request_id: str) -> None:
+        """End the span of a gRPC call, with the attributes of OpenTelemetry's RPC conventions.
+
+        Parameters
+        ----------
+        method : path of the method, as ``/package.Service/Method``.
+        code, status : status code of gRPC, and the HTTP status of the same kind.
+        """
+        service, _, name = method.strip("/").partition("/")
+        attributes: dict[str, AttributeValue] = {
+            "rpc.system": "grpc",
+            "rpc.service": service,
+            "rpc.method": name,
+            "rpc.grpc.status_code": code,
+            "nightjar.request_id": request_id,
+        }
+        self._end(method.strip("/"), attributes, status, ended)
+
+    def _end(self, name: str, attributes: Mapping[str, AttributeValue], status: int, ended: float) -> None:
         if not self.span.is_recording():
             return
-        self.span.update_name(f"{method} {route}")
-        self.span.set_attributes(
-            {
-                "http.request.method": method,
-                "http.route": route,
-                "http.response.status_code": status,
-                "url.path": path,
-                "url.scheme": "http",
-                "nightjar.request_id": request_id,
-            }
-        )
+        self.span.update_name(name)
+        self.span.set_attributes(attributes)
         if status >= 500:
             self.span.set_status(StatusCode.ERROR)
         self.span.end(_epoch_ns(ended))

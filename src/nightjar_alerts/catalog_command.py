@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nightjar_alerts.classify_command import (
     FAILED,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from nightjar_alerts.catalog.partitions import Partition
     from nightjar_alerts.catalog.run import Summary
 
+MAX_FAILED: Final = 20
+"""Failed partitions that are named."""
 _EXTRA = f"{how_to_install('onnxruntime,tables')}; [onnxruntime,catalog] is for HATS and Dask"
 
 
@@ -133,8 +135,10 @@ def _run(options: argparse.Namespace) -> int:
         progress.close()
     for line in _lines(summary, options):
         print(printable(line))
-    for line in summary.failed:
+    for line in summary.failed[:MAX_FAILED]:
         print(f"nightjar: {printable(line)}", file=sys.stderr)
+    if (more := len(summary.failed) - MAX_FAILED) > 0:
+        print(f"nightjar: and {more:,} more partitions", file=sys.stderr)
     return FAILED if summary.failed else 0
 
 
@@ -143,23 +147,28 @@ def _lines(summary: "Summary", options: argparse.Namespace) -> list[str]:
         lines = [f"{options.output} is finished: {summary.rows:,} rows"]
         return [*lines, f"written to {options.flat}"] if options.flat else lines
     counts: Any = summary.counts
-    lines = [f"{summary.partitions:,} partitions: {summary_of(counts)}"]
+    lines = [f"{_partitions(summary.partitions)}: {summary_of(counts)}"]
     if summary.earlier:
-        lines.append(f"{summary.earlier:,} partitions were finished before")
+        lines.append(f"finished before: {_partitions(summary.earlier)}")
     if options.join_bands:
         lines.append(f"{summary.joined:,} rows were joined to {summary.objects_joined:,} objects")
     if options.since is not None and not summary.earlier:  # else some were counted by the run before
-        lines.append(f"{summary.unchanged:,} rows are unchanged, {summary.gone:,} are no longer there")
+        gone = "" if summary.gone is None else f", {summary.gone:,} are no longer there"
+        lines.append(f"{summary.unchanged:,} rows are unchanged{gone}")
     if summary.repeated:
         lines.append(
             f"{summary.repeated:,} objects have observations in several files, and a row for each file: sort the table "
             "by object before it is divided"
         )
     if summary.failed:
-        lines.append(f"{len(summary.failed):,} partitions failed; the same command tries them again")
+        lines.append(f"failed: {_partitions(len(summary.failed))}; the same command tries again")
         return lines
     lines.append(f"{summary.rows:,} rows written to {options.output}")
     return [*lines, f"written to {options.flat}"] if options.flat else lines
+
+
+def _partitions(count: int) -> str:
+    return f"{count:,} partition{'s' * (count != 1)}"
 
 
 class ProgressBar:
@@ -179,8 +188,10 @@ class ProgressBar:
         if self._shows:
             from tqdm import tqdm
 
-            text = "{percentage:3.0f}%|{bar:30}| {postfix}, {elapsed} elapsed, {remaining} left"
-            self._bar = tqdm(total=size, initial=done_size, file=sys.stderr, leave=False, bar_format=text)
+            text = "{percentage:3.0f}%|{bar:30}| {desc}, {elapsed} elapsed, {remaining} left"
+            self._bar = tqdm(
+                desc="0 rows", total=size, initial=done_size, file=sys.stderr, leave=False, bar_format=text
+            )
 
     def rows(self, count: int) -> None:
         """Show rows of a partition that is not finished; its bytes are estimated from those before."""
@@ -201,7 +212,7 @@ class ProgressBar:
         count = self._rows + self._of_partition
         rate = count / max(1e-3, self._bar.format_dict["elapsed"])
         self._bar.n = min(self._bar.total, self._bar.initial + self._finished_bytes + more)
-        self._bar.set_postfix_str(f"{count:,} rows, {rate:,.0f}/s", refresh=True)
+        self._bar.set_description_str(f"{count:,} rows, {rate:,.0f}/s", refresh=True)
 
     def note(self, line: Guess | str) -> None:
         """Print a sentence above the bar."""

@@ -16,12 +16,14 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nig
 pq = pytest.importorskip("pyarrow.parquet")
 
 from nightjar_alerts import Classifier
-from nightjar_alerts.catalog.run import CatalogError, Summary
+from nightjar_alerts.catalog.columns import Columns
+from nightjar_alerts.catalog.run import STATE, CatalogError, Summary
 from nightjar_alerts.catalog_command import main
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.tables import TableError, TableOptions
 from support.alerts import container, lsst_alert, schema
-from support.catalogs import COMMAND, content, nested_folder, rubin_rows, write_nested, write_observations
+from support.catalogs import COMMAND, content, nested_folder, rubin_rows, write_nested, write_observations, ztf_rows
 
 
 def expected(classifier: Classifier, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -253,7 +255,103 @@ def test_catalog_folder_with_other_files_is_refused(tmp_path: Path, catalog: Any
         catalog(nested_folder(tmp_path / "in", [3]))
 
 
+def test_catalog_killed_while_its_state_was_written_can_be_started_again(tmp_path: Path, catalog: Any) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / f".{STATE}.1.2.0123.part.json").write_text("{")
+    assert catalog(nested_folder(tmp_path / "in", [3])).rows == 3
+    assert not list((tmp_path / "out").glob(".*.part*"))
+
+
+def test_catalog_finished_whose_file_is_gone_or_damaged_is_not_called_finished(tmp_path: Path, catalog: Any) -> None:
+    source = nested_folder(tmp_path / "in", [3, 2])
+    catalog(source)
+    (tmp_path / "out" / "night-01.parquet").unlink()
+    summary = catalog(source)
+    assert (summary.was_finished, summary.partitions, summary.rows) == (False, 1, 5)
+    (tmp_path / "out" / "night-00.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(CatalogError, match=r"night-00.parquet is damaged"):
+        catalog(source)
+
+
+def test_catalog_first_file_was_damaged_is_continued_with_other_first_rows(tmp_path: Path, catalog: Any) -> None:
+    rows = rubin_rows(6)
+    for row in rows[:3]:
+        row["diaSource"]["band"] = ["y"] * len(row["diaSource"]["band"])
+    write_nested(tmp_path / "in" / "b.parquet", rows[3:])
+    (tmp_path / "in" / "a.parquet").write_bytes(b"PAR1 and no more")
+    assert len(catalog(tmp_path / "in").failed) == 1
+    write_nested(tmp_path / "in" / "a.parquet", rows[:3])
+    assert catalog(tmp_path / "in").rows == 6
+
+
+def test_catalog_file_replaced_while_it_is_read_fails_and_is_read_again(
+    tmp_path: Path, catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = nested_folder(tmp_path / "in", [3])
+    original = Columns.table
+
+    def replace_file(self: Columns, rows: Any) -> Any:
+        write_nested(source / "night-00.parquet", rubin_rows(4))
+        return original(self, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Columns, "table", replace_file)
+        (error,) = catalog(source).failed
+    assert "changed while it was read" in error
+    assert catalog(source).rows == 4
+
+
+@pytest.mark.parametrize("text", ['{"rows": 3}', "[]", "{"])
+def test_catalog_damaged_state_is_named(tmp_path: Path, catalog: Any, text: str) -> None:
+    source = nested_folder(tmp_path / "in", [3])
+    catalog(source)
+    (tmp_path / "out" / STATE).write_text(text)
+    with pytest.raises(CatalogError, match=f"{STATE} is damaged"):
+        catalog(source)
+
+
+def test_catalog_folder_of_parquet_is_read_as_one_dataset(tmp_path: Path, catalog: Any) -> None:
+    catalog(nested_folder(tmp_path / "in", [3, 2]))
+    assert len(pq.read_table(tmp_path / "out")) == 5
+
+
 # Bad input
+
+
+@pytest.mark.parametrize("options", [{"output": "in/classes"}, {"flat": "in/flat.csv"}, {"flat": "out/flat.csv"}])
+def test_catalog_output_in_input_or_output_is_refused(tmp_path: Path, catalog: Any, options: dict[str, str]) -> None:
+    source = nested_folder(tmp_path / "in", [3])
+    (tmp_path / "out").mkdir()
+    arguments = {name: tmp_path / value if name == "flat" else value for name, value in options.items()}
+    with pytest.raises(CatalogError, match="of which it would be a part"):
+        catalog(source, **arguments)
+
+
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_catalog_link_that_is_not_followed_is_named(tmp_path: Path, catalog: Any, target: str) -> None:
+    nested_folder(tmp_path / "folder", [2])
+    source = nested_folder(tmp_path / "in", [3])
+    (source / "more").symlink_to(tmp_path / target)
+    with pytest.raises(TableError, match=r"in/more is a link to a folder or to nothing"):
+        catalog(source)
+
+
+def test_catalog_unknown_prior_is_refused_before_the_run(tmp_path: Path, catalog: Any) -> None:
+    with pytest.raises(PriorError, match="no prior 'sky'"):
+        catalog(nested_folder(tmp_path / "in", [3]), options=Options(prior="sky"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_catalog_join_bands_of_rows_with_several_filters_is_refused(tmp_path: Path, catalog: Any) -> None:
+    with pytest.raises(TableError, match="here a row has several"):
+        catalog(nested_folder(tmp_path / "in", [3]), join_radius=1.0)
+
+
+def test_catalog_join_bands_in_a_folder_knows_the_positions_of_ztf(tmp_path: Path, catalog: Any) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.Table.from_pylist(ztf_rows([(10.0, 5.0), (11.0, 5.0)])), tmp_path / "in" / "a.parquet")
+    summary = catalog(tmp_path / "in", join_radius=1.0)
+    assert (summary.joined, summary.objects_joined) == (6, 2)
 
 
 def test_catalog_truncated_file_is_named_and_the_others_are_written(tmp_path: Path, catalog: Any) -> None:
@@ -321,6 +419,28 @@ def test_catalog_two_processes_cannot_write_one_output(tmp_path: Path, catalog: 
 
 
 # The command
+
+
+def test_catalog_command_names_twenty_failed_partitions_and_counts_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = nested_folder(tmp_path / "in", [1])
+    for number in range(25):
+        (source / f"x-{number:02d}.parquet").write_bytes(b"PAR1 and no more")
+    assert main([str(source), str(tmp_path / "out"), "--quiet"]) == 1
+    found = capsys.readouterr()
+    assert "failed: 25 partitions" in found.out
+    assert len(found.err.splitlines()) == 21
+    assert found.err.endswith("and 5 more partitions\n")
+
+
+def test_catalog_command_guesses_of_a_table_among_packets_name_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("object,mjd,filter,mag,mag_err\nSN1,60310.1,g,19.8,.05\n")
+    assert main([str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert "a.csv: the time is column 'mjd' (--columns time=mjd)" in capsys.readouterr().err
 
 
 def test_catalog_command_states_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ distributed = pytest.importorskip("distributed", reason="dask is missing: pip in
 
 from nightjar_alerts.catalog.partition import Model, PartitionError, classifier_of
 from nightjar_alerts.integrations.lsdb import classify
+from nightjar_alerts.models.posterior import PriorError
 from support.catalogs import COMMAND, content, nested_folder, rubin_rows, write_hats
 from support.once import common_folder, made_once
 
@@ -67,6 +68,11 @@ def test_classify_error_names_partition_and_object(rubin: Path, monkeypatch: pyt
     with pytest.raises(Exception, match=r"Norder=\d+/Npix=\d+.*broken by 1000") as caught:
         lazy.compute(progress_bar=False)
     assert caught.value
+
+
+def test_classify_unknown_prior_is_refused_at_once(rubin: Path) -> None:
+    with pytest.raises(PriorError, match="no prior 'sky'"):
+        classify(lsdb.open_catalog(rubin), prior="sky")
 
 
 def test_partition_error_survives_pickling() -> None:

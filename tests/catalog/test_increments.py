@@ -1,16 +1,18 @@
 """``nightjar catalog --since``: only what is new or changed is classified."""
 
+# ruff: noqa: E402
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'nightjar-alerts[tables]'")
+pq = pytest.importorskip("pyarrow.parquet")
 
 from nightjar_alerts.catalog.run import CatalogError
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.request import Options
-from support.catalogs import content, rubin_rows, write_nested
+from support.catalogs import content, rubin_rows, write_nested, write_observations
 
 
 def next_night(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -98,3 +100,43 @@ def test_since_of_an_unfinished_catalogue_is_refused(tmp_path: Path, catalog: An
     write_nested(tmp_path / "in" / "a.parquet", rubin_rows(3))
     with pytest.raises(CatalogError, match="not a finished catalogue"):
         catalog(tmp_path / "in", "new", since=tmp_path / "in")
+
+
+def test_since_numbers_in_a_column_called_object_id_are_found(tmp_path: Path, catalog: Any) -> None:
+    for name, count in {"in": 3, "later": 4}.items():
+        rows = write_nested(tmp_path / name / "a.parquet", rubin_rows(count))
+        names = ["object_id", *pq.read_schema(rows).names[1:]]
+        pq.write_table(pq.read_table(rows).rename_columns(names), rows)
+    catalog(tmp_path / "in", "old")
+    summary = catalog(tmp_path / "later", "new", since=tmp_path / "old")
+    assert (summary.unchanged, summary.gone) == (3, 0)
+
+
+def test_since_columns_that_mean_something_else_is_refused(tmp_path: Path, catalog: Any) -> None:
+    path = write_observations(tmp_path / "in" / "a.parquet", rubin_rows(3))
+    catalog(tmp_path / "in", "old")
+    table = pq.read_table(path)
+    pq.write_table(
+        table.rename_columns(["mjd" if name == "midpointMjdTai" else name for name in table.column_names]), path
+    )
+    with pytest.raises(CatalogError, match=r"the columns mean something else: .*columns.time=mjd"):
+        catalog(tmp_path / "in", "new", since=tmp_path / "old")
+
+
+def test_since_failed_rows_are_classified_again(tmp_path: Path, catalog: Any, classified: list[int]) -> None:
+    write_nested(tmp_path / "in" / "a.parquet", rubin_rows(3))
+    catalog(tmp_path / "in", "old")
+    file = tmp_path / "old" / "a.parquet"
+    table = pq.read_table(file)
+    status = pa.array(["failed", *["classified"] * 2])
+    pq.write_table(table.set_column(table.column_names.index("status"), "status", status), file)
+    write_nested(tmp_path / "in" / "a.parquet", rubin_rows(4))
+    assert catalog(tmp_path / "in", "new", since=tmp_path / "old").unchanged == 2
+
+
+def test_since_of_packets_does_not_state_what_is_gone(tmp_path: Path, catalog: Any) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("object,mjd,filter,mag,mag_err\nSN1,60310.1,g,19.8,.05\n")
+    catalog(tmp_path / "in", "old")
+    (tmp_path / "in" / "b.csv").write_text("object,mjd,filter,mag,mag_err\nSN2,60310.1,g,19.8,.05\n")
+    assert catalog(tmp_path / "in", "new", since=tmp_path / "old").gone is None

@@ -76,6 +76,18 @@ def test_bench_writes_flat_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_grpc_is_measured(tiny_bundle: Path) -> None:
+    pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightjar-alerts[grpc]'")
+    from deploy.bench import grpc_bench
+
+    numbers = grpc_bench.measure(tiny_bundle, curves=128, rounds=1, say=quiet)
+    for arm in ("lone_1", "lone_64", "1", "64"):
+        ratio = numbers[f"grpc.grpc_{arm}.vs_http"]
+        assert isinstance(ratio, dict)
+        assert ratio["median"] > 0
+
+
+@pytest.mark.nightly
 @needs_redis
 def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "WORKERS", (1,))

@@ -1,6 +1,6 @@
 """Deployment files: linted, validated against their schemas and consistent with each other and with the settings.
 
-There is no Docker daemon here, so no image is pulled or started.
+No image is built or started: `make containers` does that (tests/containers).
 """
 
 import re
@@ -30,7 +30,8 @@ def passes(*command: str | Path) -> None:
 
 
 def test_dockerfile_is_clean() -> None:
-    passes(BIN / "hadolint", "deploy/Dockerfile", "deploy/nginx.Dockerfile")
+    for_tests = (ROOT / "tests" / "containers").glob("*.Dockerfile")
+    passes(BIN / "hadolint", "deploy/Dockerfile", "deploy/nginx.Dockerfile", *for_tests)
 
 
 def test_compose_file_follows_the_specification() -> None:
@@ -90,6 +91,34 @@ def test_grafana_finds_its_dashboards_where_compose_mounts_them() -> None:
     assert (ROOT / "deploy" / "grafana" / "dashboards" / Path(home).relative_to(folder)).is_file()
 
 
+GRAFANA_PROVIDER = {"name", "orgId", "type", "folder", "folderUid", "disableDeletion", "updateIntervalSeconds"} | {
+    "allowUiUpdates",
+    "options",
+}
+GRAFANA_SOURCE = {"name", "type", "access", "orgId", "uid", "url", "user", "database", "basicAuth", "basicAuthUser"} | {
+    "withCredentials",
+    "isDefault",
+    "jsonData",
+    "secureJsonData",
+    "version",
+    "editable",
+}
+
+
+def test_grafana_provisioning_has_documented_fields_only() -> None:
+    """Grafana publishes no schema; these are the fields of its page on provisioning. It was never run here."""
+    folder = ROOT / "deploy" / "grafana" / "provisioning"
+    dashboards = yaml.safe_load((folder / "dashboards" / "nightjar.yml").read_text())
+    sources = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text())
+    assert (dashboards["apiVersion"], sources["apiVersion"]) == (1, 1)
+    for provider in dashboards["providers"]:
+        assert set(provider) <= GRAFANA_PROVIDER
+        assert set(provider["options"]) <= {"path", "foldersFromFilesStructure"}
+    for source in sources["datasources"]:
+        assert set(source) <= GRAFANA_SOURCE
+        assert {"uid", "url", "type", "access"} <= set(source)
+
+
 def test_grafana_serves_the_pages_that_panels_link_to() -> None:
     assert "./docs:/usr/share/grafana/public/nightjar:ro" in SERVICES["grafana"]["volumes"]
     for dashboard in DASHBOARDS.values():
@@ -127,7 +156,7 @@ def test_ports_are_published_on_loopback_only() -> None:
 
 
 def test_image_context_contains_what_the_build_reads() -> None:
-    """A file that is missing in .dockerignore breaks the build of the image, which no test runs."""
+    """A file that is missing in .dockerignore breaks the build of the image."""
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
     lines = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.bench import hostile
+from deploy.bench.grpc_attacks import grpc_attacks
 from deploy.bench.hostile import Attack, AttackRow, Target, attacks, numbers, table
 from deploy.bench.nginx import client_context, is_installed, running_nginx
 from nightjar_alerts.alerts.envelopes import ANYTHING, MessageReader
@@ -48,6 +49,42 @@ def test_attack_leaves_other_clients_answered(edge: Live, name: str) -> None:
     edge.still_well()
     wait_until(lambda: edge.service.budget.held == 0)
     assert edge.metric("nightjar_rejected_total", reason="internal") == 0
+
+
+@pytest.fixture(scope="module")
+def grpc_edge() -> Iterator[Live]:
+    pytest.importorskip("grpc_health", reason="grpc is missing: pip install 'nightjar-alerts[grpc]'")
+    with live(loader(Network()), grpc_port=0, body_timeout=1, stall_timeout=1, keep_alive=2) as edge:
+        yield edge
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(attack.name, marks=[] if attack.name == "gRPC unfinished messages" else pytest.mark.nightly)
+        for attack in grpc_attacks()
+    ],
+)
+def test_attack_on_grpc_leaves_other_clients_answered(grpc_edge: Live, name: str) -> None:
+    from support.rpc import grpc_port
+
+    (attack,) = (attack for attack in grpc_attacks() if attack.name == name)
+    target = Target(grpc_port(grpc_edge), 0.05, time.monotonic() + 1.5)
+    calls = hostile.good_calls(target.port)
+
+    async def both() -> list[int]:
+        attacking = asyncio.ensure_future(attack.run(target))
+        statuses = []
+        for _ in range(3):
+            await asyncio.sleep(0.3)
+            statuses.append((await asyncio.to_thread(next, calls)).status)
+        await attacking
+        return statuses
+
+    assert asyncio.run(both()) == [200] * 3
+    grpc_edge.still_well()
+    wait_until(lambda: grpc_edge.service.budget.held == 0)
+    assert grpc_edge.metric("nightjar_rejected_total", reason="internal") == 0
 
 
 def test_numbers_of_several_attacks_are_the_worst_but_valid_bodies() -> None:

@@ -129,6 +129,15 @@ def oip_binary(data: bytes) -> None:
         _tensors(*split_body(body, length.decode("latin-1")))
 
 
+def oip_grpc(data: bytes) -> None:
+    """A request of the Open Inference Protocol over gRPC; nothing without the extra."""
+    with suppress(ImportError, ProblemError):
+        from nightjar_alerts.service.grpc.decoding import decode_request, read_model
+
+        read_model(data)
+        decode_request(data, MANIFEST_OF_CURVES, SETTINGS)
+
+
 def _read(data: bytes, key: bytes | None = None, rule: TopicRule = ANYTHING) -> None:
     outcomes = reader().read(data, key, rule)
     assert outcomes
@@ -301,7 +310,8 @@ def archive(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
-        json_body, msgpack_body, arrow_body, lines_body, multipart_body, oip_json, oip_binary, envelope_auto,
+        json_body, msgpack_body, arrow_body, lines_body, multipart_body, oip_json, oip_binary, oip_grpc,
+        envelope_auto,
         envelope_container, envelope_confluent, envelope_key, envelope_json, surveys, plan, bundle_manifest,
         bundle_golden, registry_reply, settings_of, numbers, table_http, table_text, table_json, table_jsonl,
         table_ecsv, table_fits, table_votable, table_ipac, archive,
@@ -329,6 +339,7 @@ def seeds(name: str) -> Iterator[bytes]:
         "lines_body": [wire.lines_body([curve(2), curve(1)])],
         "multipart_body": [b"multipart/mixed; boundary=b\n--b\r\n\r\nx\r\n--b\r\nA: b\r\n\r\ny\r\n--b--\r\n"],
         "oip_json": [_tensors_as_json(asked) for asked in (False, True)],
+        "oip_grpc": [b"\x0a\x04echo", *_tensors_as_protobuf()],
         "oip_binary": [b"2\n{}", *(_tensors_as_bytes(asked) for asked in (False, True))],
         "envelope_auto": [elasticc, alert],
         "envelope_container": [alerts.header(alerts.schema("ztf/4.02")) + alerts.block(1, b"\2" * 50)],
@@ -402,6 +413,16 @@ def _arrays(asked: bool) -> dict[str, NDArray[Any]]:
 def _tensors_as_json(asked: bool) -> bytes:
     outputs = [{"name": "status"}]
     return json.dumps(oip.json_body(_arrays(asked), outputs=outputs, parameters={"timeout": 5000})).encode()
+
+
+def _tensors_as_protobuf() -> list[bytes]:
+    """Requests over gRPC with raw and typed tensors; none without the extra."""
+    with suppress(ImportError):
+        from support.rpc import infer_request
+
+        arrays = _arrays(False)
+        return [infer_request(arrays, raw=raw, outputs=["status"]).SerializeToString() for raw in (True, False)]
+    return []
 
 
 def _tensors_as_bytes(asked: bool) -> bytes:

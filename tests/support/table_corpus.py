@@ -21,6 +21,9 @@ ZTF_SECONDS = TAI_MINUS_UTC + 15.0  # from UTC at the start of an exposure of 30
 GAIA_ZERO_POINTS = {"G": 25.6874, "BP": 25.3385, "RP": 24.7479}  # Vega, Gaia EDR3
 
 
+NOT_OPENED = "source not opened"
+
+
 def njy(mag: float) -> float:
     return 10 ** (-0.4 * (mag - NJY_ZERO_POINT))
 
@@ -42,8 +45,9 @@ class Entry:
     vega : whether magnitudes are Vega's in the filters of :data:`VEGA`. seconds : added to the times.
     left_out : number of points that are not used. extra : further rows. before : lines in front of the table.
     zero_points : of fluxes in counts, by filter.
-    opened : where names, units and zero points were compared with the source, or a public copy of it, in November 2026;
-        empty if the source could not be opened, so that the layout is from memory. negative: whether all fluxes are.
+    opened : where names, units and zero points were compared with the source, or a public reader or copy of it, in
+        November 2026; :data:`NOT_OPENED` if there was none, so that the layout is from memory, or a form that many
+        tables have. negative: whether all fluxes are.
     """
 
     name: str
@@ -60,7 +64,7 @@ class Entry:
     left_out: int = 0
     zero_points: dict[str, float] = field(default_factory=dict)
     options: dict[str, object] = field(default_factory=dict)
-    opened: str = ""
+    opened: str = NOT_OPENED
     negative: bool = False
 
     def text(self) -> str:
@@ -79,7 +83,7 @@ class Entry:
                     mjy=flux / 1e6, mjye=flux * err / PER_MAG / 1e6, cal=flux / njy(27.5), cale=flux * err / PER_MAG / njy(27.5),
                     dn=dn, dne=dn * err / PER_MAG, zp=zero_point, nmgy=flux / njy(22.5), ivar=(njy(22.5) * PER_MAG / (flux * err)) ** 2,
                     mgy=flux / njy(0.0), mgyivar=(njy(0.0) * PER_MAG / (flux * err)) ** 2, jy=flux / 1e9, jye=flux * err / PER_MAG / 1e9,
-                    mmag=1e3 * err, unix=(MJD[k] - 40_587) * 86_400, ms=round((MJD[k] - 40_587) * 86_400_000), gaia=MJD[k] - 55_197.0, m50=MJD[k] - 50_000,
+                    mmag=1e3 * err, unix=(MJD[k] - 40_587) * 86_400, ms=round((MJD[k] - 40_587) * 86_400_000), gaia=MJD[k] - 55_197.0, btjd=MJD[k] + 0.5 - 57_000, tai=MJD[k] * 86_400, m50=MJD[k] - 50_000,
                     ogle=MJD[k] + 0.5 - 50_000, year=2000 + (MJD[k] - 51_544) / 365.25, snr=PER_MAG / err,
                 )
             )  # fmt: skip
@@ -114,6 +118,7 @@ CORPUS = [
         {"V": "V"},
         vega=True,
         objects=("2019a",),
+        opened="labels e_ and l_ in machine-readable tables in public repositories (apj385101t5_mrt.txt)",
     ),
     Entry(
         "VizieR TSV with units and a rule",
@@ -123,6 +128,7 @@ CORPUS = [
         before="#Column\tSN\t(A6)\n#Column\tMJD\t(F9.3)",
         file="asu.tsv",
         objects=("2019a",),
+        opened="recorded answers of asu-tsv in public repositories (#RESOURCE=yCat_..., #Column, units, rule)",
     ),
     Entry(
         "AAS machine-readable table",
@@ -132,6 +138,7 @@ CORPUS = [
         file="tab.txt",
         objects=("2019a",),
         before="Title: SN 2019a\nTable: Photometry\n================================================================================\nByte-by-byte Description of file: t_mrt.txt\n--------------------------------------------------------------------------------\n   Bytes Format Units  Label   Explanations\n--------------------------------------------------------------------------------\n   1-  5 A5     ---    SN      Name\n   8- 16 F9.3   d      MJD     Modified Julian date\n  18- 18 A1     ---    Filt    Filter\n  20- 25 F6.3   mag    mag     Magnitude\n  27- 31 F5.3   mag    e_mag   Uncertainty in mag\n--------------------------------------------------------------------------------",
+        opened="machine-readable tables in public repositories (apj385101t5_mrt.txt, aj485195t4_mrt.txt)",
     ),
     Entry(
         "ZTF alerts of Fink",
@@ -143,6 +150,7 @@ CORPUS = [
         objects=("ZTF1",),
         extra="ZTF1,2458800.5,1,18.0,0.05,t,badquality",
         left_out=1,
+        opened="github.com/astrolabsoftware/fink-object-api, apps/routes/v1/ztf (d:tag: valid, badquality, upperlim)",
     ),
     Entry(
         "ZTF detections of ALeRCE",
@@ -152,6 +160,7 @@ CORPUS = [
         {"1": "g", "2": "r"},
         seconds=ZTF_SECONDS,
         objects=("ZTF1",),
+        opened="github.com/alercebroker/alerce_client, docs/source/models/ztf_detection.rst",
     ),
     Entry(
         "ZTF alert history without a name",
@@ -160,6 +169,7 @@ CORPUS = [
         "{jd},{band},1,{mag},{err},t",
         {"1": "g", "2": "r"},
         seconds=ZTF_SECONDS,
+        opened="github.com/ZwickyTransientFacility/ztf-avro-alert, docs/schema.md",
     ),
     Entry(
         "ZTF forced photometry service",
@@ -172,6 +182,7 @@ CORPUS = [
         seconds=ZTF_SECONDS,
         extra="9 600 ZTF_g 0 2458800.5 -99999 -99999 25.0 61",
         left_out=1,
+        opened="public readers of the service's text (forcedphotometry_req..._lc.txt: null, columns 4, 20, 22, 24, 25)",
     ),
     Entry(
         "ZTF forced photometry of alerts",
@@ -183,6 +194,7 @@ CORPUS = [
         objects=("ZTF1",),
         extra="ZTF1,2458800.5,1,-99999,12.0,25.0,61,1",
         left_out=1,
+        opened="github.com/ZwickyTransientFacility/ztf-avro-alert, docs/schema.md (fp_hist)",
     ),
     Entry(
         "ZTF data release at IRSA",
@@ -198,10 +210,11 @@ CORPUS = [
     Entry(
         "ZTF data release of SNAD",
         "https://ztf.snad.space/",
-        "oid,filter,mjd,mag,magerr,clrcoeff",
-        "68,{band},{mjd},{mag},{err},0.1",
+        "oid,filter,mjd,mag,magerr,clrcoeff,ref,ref_err",
+        "68,{band},{mjd},{mag},{err},0.1,17.5,0.01",
         {"zg": "g", "zr": "r"},
         objects=("68",),
+        opened="github.com/snad-space/ztf-viewer, ztf_viewer/pages/lc_csv.py",
     ),
     Entry(
         "ANTARES",
@@ -210,6 +223,7 @@ CORPUS = [
         "{iso}Z,{mjd},1,1.0,2.0,{band},{mag},{err},20.6",
         {"g": "g", "R": "r"},
         seconds=ZTF_SECONDS,
+        opened="github.com/Young-Supernova-Experiment/YSE_PZ, YSE_App/data_ingest/Query_LSST.py and its test (ant_survey, R)",
     ),
     Entry(
         "Lasair",
@@ -251,6 +265,7 @@ CORPUS = [
         {"g": "g"},
         extra="2458800.5,1.0,0.1,16.0,0.1,17.5,1.5,g,B,bi",
         left_out=1,
+        opened="github.com/AAVSO/VStar, ASASSNObservationSource.java; github.com/asas-sn/skypatrol, docs/lightcurves.rst",
     ),
     Entry(
         "Gaia epoch photometry",
@@ -295,6 +310,7 @@ CORPUS = [
         {"V": "V", "B": "B"},
         vega=True,
         objects=("SS CYG",),
+        opened="github.com/AAVSO/VStar, AAVSOUploadFileFormatObservationSource.java",
     ),
     Entry(
         "SNANA text",
@@ -305,6 +321,7 @@ CORPUS = [
         before="SURVEY: DES\nSNID: 1248\nFILTERS: griz\nNOBS: 8\nNVAR: 7",
         objects=("1248",),
         extra="END:",
+        opened="github.com/RickKessler/SNANA, src/sntools_dataformat_text.c; github.com/djones1040/Foundation_DR1",
     ),
     Entry(
         "SNANA text with ZP_FLUXCAL",
@@ -315,6 +332,7 @@ CORPUS = [
         before="SURVEY: LSST\nSNID: 1248\nZP_FLUXCAL: 31.4\nNOBS: 8\nNVAR: 5",
         objects=("1248",),
         extra="END:",
+        opened="github.com/RickKessler/SNANA, src/sntools_dataformat_text.c (mag = ZP_FLUXCAL - 2.5*log10(FLUXCAL))",
     ),
     Entry(
         "SNANA text with more names than NVAR",
@@ -325,6 +343,7 @@ CORPUS = [
         before="SURVEY: SDSS\nSNID: 1032\nNVAR: 5",
         objects=("1032",),
         extra="END:",
+        opened="github.com/sncosmo/sncosmo, sncosmo/tests/data/snana_ascii_example.dat (13 of 14 names)",
     ),
     Entry(
         "SNANA table with ZEROPT",
@@ -332,6 +351,7 @@ CORPUS = [
         "CID,MJD,BAND,FLUXCAL,FLUXCALERR,ZEROPT,PHOTFLAG",
         "7,{mjd},{band},{cal},{cale},31.2,4096",
         objects=("7",),
+        opened="github.com/des-science/DES-SN5YR, 0_DATA/DES-SN5YR_Foundation (ZEROPT beside FLUXCAL)",
     ),
     Entry(
         "DES five-year photometry",
@@ -339,6 +359,7 @@ CORPUS = [
         "CID,MJD,BAND,FLUXCAL,FLUXCALERR,PHOTFLAG",
         "125,{mjd},{band},{cal},{cale},0",
         objects=("125",),
+        opened="github.com/des-science/DES-SN5YR, 0_DATA (columns of the PHOT files)",
     ),
     Entry(
         "PLAsTiCC",
@@ -347,6 +368,7 @@ CORPUS = [
         "615,{mjd},{band},{cal},{cale},1",
         {"1": "g", "2": "r"},
         objects=("615",),
+        opened="public readers of the challenge's files (object_id, mjd, passband, flux, flux_err, detected_bool); arXiv:1810.00001",
     ),
     Entry(
         "MALLORN",
@@ -363,6 +385,7 @@ CORPUS = [
         objects=("61",),
         extra="9,61,0,58800.0,g,9e6,130,True,False\n10,0,21163615805847120,58801.0,g,4000,120,False,False",
         left_out=1,
+        opened="github.com/lsst/sdm_schemas, python/lsst/sdm/schemas/apdb.yaml",
     ),
     Entry(
         "Rubin forced photometry",
@@ -378,6 +401,7 @@ CORPUS = [
         "r:diaObjectId,r:midpointMjdTai,r:band,r:psfFlux,r:psfFluxErr,r:scienceFlux,r:scienceFluxErr",
         "61,{mjd},{band},{njy},{njye},99999,10",
         objects=("61",),
+        opened="github.com/astrolabsoftware/fink-object-api, apps/routes/v1/lsst; sdm_schemas, apdb.yaml",
     ),
     Entry(
         "ELAsTiCC",
@@ -385,6 +409,7 @@ CORPUS = [
         "diaObjectId,midPointTai,filterName,psFlux,psFluxErr",
         "61,{mjd},{band},{njy},{njye}",
         objects=("61",),
+        opened="github.com/LSSTDESC/elasticc, alert_schema/elasticc.v0_9_1.diaSource.avsc",
     ),
     Entry(
         "Pan-STARRS1 Detection",
@@ -401,6 +426,7 @@ CORPUS = [
         "name,mjd,filter,psfFlux,psfFluxIvar",
         "a,{mjd},{band},{nmgy},{ivar}",
         objects=("a",),
+        opened="SQL schema of SDSS's PhotoObj in public repositories (psfFlux: nanomaggies, psfFluxIvar: nanomaggies^{-2})",
     ),
     Entry(
         "maggies with inverse variances",
@@ -415,6 +441,7 @@ CORPUS = [
         "objid,mjd,band,flux [nanomaggies],flux_ivar",
         "5,{mjd},{band},{nmgy},{ivar}",
         objects=("5",),
+        opened="public readers of the tractor catalogues (flux_g in nanomaggies, flux_ivar_g in nanomaggies^-2)",
     ),
     Entry(
         "OGLE",
@@ -425,6 +452,7 @@ CORPUS = [
         file="OGLE-LMC-CEP-1.dat",
         vega=True,
         objects=("OGLE-LMC-CEP-1",),
+        opened="public readers of OGLE-IV (heliocentric JD, I magnitude, error, seeing, sky); ogle1/var_background/README",
     ),
     Entry(
         "Catalina Surveys",
@@ -434,6 +462,7 @@ CORPUS = [
         {"C": "C"},
         vega=True,
         objects=("1109",),
+        opened="github.com/AAVSO/VStar, CatalinaSkySurveyObservationSource.java",
     ),
     Entry(
         "ASAS-3",
@@ -445,6 +474,7 @@ CORPUS = [
         vega=True,
         before="#ndata= 8",
         objects=("lc",),
+        opened="www.astrouw.edu.pl/cgi-asas/asas_cgi_get_data",
     ),
     Entry(
         "Open Supernova Catalog (CSV)",
@@ -453,6 +483,7 @@ CORPUS = [
         "SN2011fe,{mjd},{mag},{err},,{band},CCD,KAIT,1,AB",
         {"g'": "g", "r'": "r"},
         objects=("SN2011fe",),
+        opened="github.com/astrocatalogs/schema, README.md",
     ),
     Entry(
         "TNS page",
@@ -470,6 +501,7 @@ CORPUS = [
         "77,{iso},{jd},{mag},{err},,ABMag,{band},ZTF-Cam",
         {"g-Sloan": "g", "r-Sloan": "r"},
         objects=("77",),
+        opened="public readers of the API (flux for detections, limflux for limits)",
     ),
     Entry(
         "SkyPortal magnitudes",
@@ -478,6 +510,7 @@ CORPUS = [
         "ZTF21a,{mjd},{band},{mag},{err},20.5,ab,ZTF,1,2",
         {"ztfg": "g", "ztfr": "r"},
         objects=("ZTF21a",),
+        opened="github.com/skyportal/skyportal, skyportal/handlers/api/photometry.py",
     ),
     Entry(
         "SkyPortal fluxes",
@@ -486,6 +519,7 @@ CORPUS = [
         "ZTF21a,{mjd},{band},{ujy},{ujye},23.9,ab",
         {"ztfg": "g", "ztfr": "r"},
         objects=("ZTF21a",),
+        opened="github.com/skyportal/skyportal, skyportal/handlers/api/photometry.py",
     ),
     Entry(
         "sncosmo, AB",
@@ -495,6 +529,7 @@ CORPUS = [
         {"sdssg": "g", "sdssr": "r"},
         file="lc.dat",
         objects=("lc",),
+        opened="github.com/sncosmo/sncosmo, docs/photdata.rst",
     ),
     Entry(
         "sncosmo, Vega",
@@ -505,6 +540,7 @@ CORPUS = [
         file="lc.dat",
         vega=True,
         objects=("lc",),
+        opened="github.com/sncosmo/sncosmo, docs/photdata.rst",
     ),
     Entry(
         "Swift SOUSA",
@@ -526,6 +562,7 @@ CORPUS = [
         before="SURVEY: FOUNDATION\nSNID: 2016W",
         objects=("2016W",),
         extra="END:",
+        opened="github.com/djones1040/Foundation_DR1, Foundation_DR1_2016W.txt",
     ),
     Entry(
         "Kepler Input Catalogue numbers",
@@ -613,6 +650,7 @@ CORPUS = [
         "a,{mjd},{mag},{err}",
         R,
         objects=("a",),
+        opened="labels e_ and l_ in machine-readable tables in public repositories (apj385101t5_mrt.txt)",
     ),
     Entry(
         "error in millimagnitudes",
@@ -729,6 +767,7 @@ CORPUS = [
         "CID,MJD,BAND,FIELD,PHOTFLAG,PHOTPROB,ZPFLUX,PSF,EXPNUM,CCDNUM,OBJID,FLUXCAL,FLUXCALERR",
         "125,{mjd},{band},X3,4096,0.9,31.1,2,1{k},3,{k},{cal},{cale}",
         objects=("125",),
+        opened="github.com/des-science/DES-SN5YR, 0_DATA (columns of the PHOT files)",
     ),
     Entry(
         "CSP, filters in columns and 99.9 for none",
@@ -748,6 +787,7 @@ CORPUS = [
         before='Title: SN 2019a\nTable: Photometry\n================================================================================\nByte-by-byte Description of file: datafile3.txt\n--------------------------------------------------------------------------------\n   Bytes Format Units  Label   Explanations\n--------------------------------------------------------------------------------\n   1-  9 F9.3   d      JD      Julian Date; JD-2450000.5 (1)\n  11     A1     ---    Filt    Filter\n  13     A1     ---    l_mag   Limit flag on mag\n  15- 20 F6.3   mag    mag     ?="" AB magnitude\n  22- 26 F5.3   mag    e_mag   ? Uncertainty in mag\n--------------------------------------------------------------------------------\nNote (1): In the observer\'s frame.\n--------------------------------------------------------------------------------',
         extra=" 8730.250 g > 20.500      ",
         left_out=1,
+        opened="machine-readable tables in public repositories (apj385101t5_mrt.txt, aj485195t4_mrt.txt)",
     ),
     Entry(
         "VizieR TSV, filters in columns with limits",
@@ -761,19 +801,21 @@ CORPUS = [
         objects=("2019a",),
         extra="010.1000\t+20.2000\t2019a\t58800.1\t>\t20.1\t ",
         left_out=1,
+        opened="recorded answers of asu-tsv in public repositories (#RESOURCE=yCat_..., #Column, units, rule)",
     ),
     Entry(
         "ZTF forced photometry service, all columns",
         "https://irsa.ipac.caltech.edu/data/ZTF/docs/ztf_zfps_userguide.pdf",
-        "sindex field ccdid qid filter pid infobitssci sciinpseeing zpmaginpsci zpmaginpsciunc diffmaglim zpdiff programid jd rfid forcediffimflux forcediffimfluxunc forcediffimsnr forcediffimfluxap forcediffimfluxuncap nearestrefmag refjdstart procstatus",
-        "{k} 600 1 1 {band} 9{k} 0 2 26.0 0.001 20.5 {zp} 1 {jd} 12 {dn} {dne} 10 5 5 18 1 0",
+        "sindex field ccdid qid filter pid infobitssci sciinpseeing zpmaginpsci zpmaginpsciunc diffmaglim zpdiff programid jd rfid forcediffimflux forcediffimfluxunc forcediffimsnr forcediffimfluxap forcediffimfluxuncap forcediffimsnrap aperturecorr dnearestrefsrc nearestrefmag nearestrefmagunc nearestrefchi nearestrefsharp refjdstart refjdend procstatus",
+        "{k} 600 1 1 {band} 9{k} 0 2 26.0 0.001 20.5 {zp} 1 {jd} 12 {dn} {dne} 10 5 5 5 1 0.231 18 0.1 1 0 2458000.5 2458100.5 0",
         {"ZTF_g": "g", "ZTF_r": "r"},
         before="# Requested input R.A. = 1.0 degrees\n# ",
         file="forcedphotometry_req1_lc.txt",
         objects=("forcedphotometry_req1_lc",),
         seconds=ZTF_SECONDS,
-        extra="9 600 1 1 ZTF_g 99 0 2 26.0 0.001 20.5 26.3 1 2458900.5 12 null null null 5 5 18 1 56",
+        extra="9 600 1 1 ZTF_g 99 0 2 26.0 0.001 20.5 26.3 1 2458900.5 12 null null null null null null null null null null null null null null 56",
         left_out=1,
+        opened="public readers of the service's text (forcedphotometry_req..._lc.txt: null, columns 4, 20, 22, 24, 25)",
     ),
     Entry(
         "names of Ampel's filters",
@@ -820,5 +862,195 @@ CORPUS = [
         "name,date,band,mag,err",
         "a,{date},{band},{mag},{err}",
         objects=("a",),
+    ),
+    Entry(
+        "ASAS-3 with datasets of two stars and magnitudes that were not measured",
+        "http://www.astrouw.edu.pl/cgi-asas/asas_cgi_get_data",
+        "",
+        "{ogle} {mag} 12.1 {err} 0.04 A {k}",
+        {"V": "V"},
+        file="asas.txt",
+        vega=True,
+        before="#ndata= 10\n#dataset= 1 ; 1 F0800+08_393\n#desig= 073436+0538.6\n#cmag_0= 13.0\n#     HJD      MAG_0  MAG_1 MER_0 MER_1 GRADE FRAME",
+        objects=("073436+0538.6",),
+        extra="8900.5 29.999 29.999 0.06 0.05 C 21798\n8901.5 11.0 11.0 0.03 0.03 D 21799",
+        left_out=2,
+        opened="www.astrouw.edu.pl/cgi-asas/asas_cgi_get_data",
+    ),
+    Entry(
+        "SNooPy",
+        "https://csp.obs.carnegiescience.edu/data/snpy/documentation/ASCII_format",
+        "SN2019a 0.005871 50.65992 -37.23272\nfilter r",
+        "{mjd} {mag} {err}",
+        R,
+        file="SN2019a_snpy.txt",
+        objects=("SN2019a",),
+        extra="filter J\n58700.5 17.0 0.1",
+        left_out=1,
+        opened="csp.obs.carnegiescience.edu/data/snpy/documentation/ASCII_format",
+    ),
+    Entry(
+        "SALT",
+        "https://github.com/sncosmo/sncosmo/blob/master/sncosmo/tests/data/lc-03D4ag.list",
+        "@SN 03D4ag\n@SURVEY SNLS\n#Date:\n#Flux:\n#Fluxerr:\n#ZP:\n#Filter:\n#MagSys:\n#end",
+        "{mjd} {dn} {dne} {zp} {band} AB_B12",
+        {"MEGACAMPSF::g": "g", "MEGACAMPSF::r": "r"},
+        file="lc-03D4ag.list",
+        objects=("03D4ag",),
+        opened="github.com/sncosmo/sncosmo, sncosmo/tests/data/lc-03D4ag.list",
+    ),
+    Entry(
+        "BlackGEM, fainter than the reference",
+        "https://github.com/pmvreeswijk/ZOGY/blob/main/force_phot.py",
+        "RA_IN,DEC_IN,FILENAME,MJD-OBS,FILTER,MAG_OPT,MAGERR_OPT,SNR_OPT,MAG_ZOGY,MAGERR_ZOGY,SNR_ZOGY,LIMMAG_ZOGY,MAG_ZOGY_PLUSREF",
+        "10.1,-20.2,BG2_{k},{mjd},{band},15.0,0.01,100,{mag},{err},-{snr},21.1,15.1",
+        extra="10.1,-20.2,BG2_9,58801.1,g,15.0,0.01,100,99,99,0,21.1,15.1",
+        left_out=1,
+        negative=True,
+        opened="github.com/pmvreeswijk/ZOGY, force_phot.py",
+    ),
+    Entry(
+        "Lasair, alerts of Rubin",
+        "https://github.com/lsst-uk/lasair-lsst/blob/develop/webserver/lasair/apps/object/utils.py",
+        "midpointMjdTai,utc,band,nanojansky,nanojanskyerr,magpsf,sigmapsf",
+        "{mjd},{iso},{band},{njy},{njye},{mag},{err}",
+        opened="github.com/lsst-uk/lasair-lsst, webserver/lasair/apps/object/utils.py",
+    ),
+    Entry(
+        "Rubin forced photometry of visit images",
+        "https://sdm-schemas.lsst.io/dp1.html#ForcedSource",
+        "objectId,band,expMidptMJD,psfFlux,psfFluxErr,psfFlux_flag",
+        "61,{band},{mjd},{njy},{njye},False",
+        objects=("61",),
+        opened="github.com/lsst/sdm_schemas, python/lsst/sdm/schemas/dp1.yaml",
+    ),
+    Entry(
+        "ANTARES, alerts of Rubin",
+        "https://github.com/Young-Supernova-Experiment/YSE_PZ",
+        "time,alert_id,ant_mjd,ant_survey,ant_ra,ant_dec,ant_passband,ant_mag,ant_magerr,ant_maglim",
+        "{iso},lsst:{k},{mjd},4,57.0,-49.7,{band},{mag},{err},{mag}",
+        {"z": "z", "r": "r"},
+        opened="github.com/Young-Supernova-Experiment/YSE_PZ, test of YSE_App/data_ingest/Query_LSST.py",
+    ),
+    Entry(
+        "ASAS-SN Sky Patrol 2, Python client",
+        "https://github.com/asas-sn/skypatrol/blob/master/docs/lightcurves.rst",
+        "asas_sn_id,jd,flux,flux_err,mag,mag_err,limit,fwhm,image_id,camera,quality,phot_filter",
+        "229541,{jd},{mjy},{mjye},{mag},{err},18.2,1.4,bG{k},bG,G,{band}",
+        {"g": "g"},
+        objects=("229541",),
+        extra="229541,2459338.2,2.08,0.04,15.6,0.02,18.0,1.7,bo299893,bo,B,g",
+        left_out=1,
+        opened="github.com/asas-sn/skypatrol, docs/lightcurves.rst and pyasassn/lightcurve.py",
+    ),
+    Entry(
+        "AAVSO photometry search",
+        "https://apps.aavso.org/v2/data/search/photometry/",
+        "#,target,auid,jd,mag,uncertainty,fainterthan,band,type,observer,airmass,transformed",
+        "{k},ETA CAR,000-BBR-655,{jd},{mag},{err},False,{band},CCD,UIS01,1.365,False",
+        {"Johnson V": "V", "Johnson B": "B"},
+        vega=True,
+        objects=("ETA CAR",),
+        extra="9,ETA CAR,000-BBR-655,2458900.5,17.0,,True,Johnson V,CCD,UIS01,1.3,False",
+        left_out=1,
+        opened="github.com/AAVSO/VStar, AAVSOPhotometrySearchExportFormatObservationSource.java",
+    ),
+    Entry(
+        "AAVSO download with differential magnitudes",
+        "https://www.aavso.org/data-download",
+        "JD,Magnitude,Uncertainty,HQuncertainty,Band,Observer Code,Validation Flag,Star Name,Measurement Method",
+        "{jd},{mag},{err},,{band},XYZ,Z,WY HYA,STD",
+        {"V": "V"},
+        vega=True,
+        objects=("WY HYA",),
+        extra="2454139.58267,0.752,0.01,,V,PRX,Z,WY HYA,DIFF",
+        left_out=1,
+        opened="github.com/AAVSO/VStar, data/WYHYA.csv and data/SN2011FE.csv",
+    ),
+    Entry(
+        "SNANA, table of a fit",
+        "https://github.com/RickKessler/SNANA/blob/master/src/sntools_output_text.c",
+        "VARNAMES: CID MJD Tobs FLUXCAL FLUXCAL_ERR DATAFLAG BAND CHI2",
+        "OBS: 125 {mjd} {k} {cal} {cale} 1 {band} 0.1",
+        file="plot.LCPLOT.TEXT",
+        objects=("125",),
+        extra="OBS: 125 58701.0 2.0 990.9 1.0 0 g 0.0\nOBS: 125 58702.0 3.0 9.9 1.0 -1 g 99.0",
+        left_out=2,
+        opened="github.com/RickKessler/SNANA, src/sntools_output_text.c (1=>data, 0=>fit, -1=>data rejected in fit)",
+    ),
+    Entry(
+        "quasars of Stripe 82, times by filter",
+        "http://faculty.washington.edu/ivezic/macleod/qso_dr7/Southern_format_LC.html",
+        "MJD_g g g_err MJD_r r r_err ra_median decl_median",
+        "{mjd} {mag} {err} {mjd} -99.999 -9.999 -10.1 0.5",
+        G,
+        file="1234567.txt",
+        left_out=8,
+        objects=("1234567",),
+        opened="faculty.washington.edu/ivezic/macleod/qso_dr7/Southern_format_LC.html",
+    ),
+    Entry(
+        "OGLE-IV",
+        "https://ogle.astrouw.edu.pl/ogle4/ews/ews.html",
+        "",
+        "{jd} {mag} {err} 5.41 865.0",
+        {"I": "I"},
+        file="phot.dat",
+        vega=True,
+        objects=("phot",),
+        opened="public readers of OGLE-IV (heliocentric JD, I magnitude, error, seeing, sky)",
+    ),
+    Entry(
+        "LINEAR",
+        "http://faculty.washington.edu/ivezic/linear/PaperIII/PLV.html",
+        "",
+        "{mjd:.6f} {mag:.3f} {err:.3f} 0",
+        {"r": "r"},
+        file="10021274.dat",
+        objects=("10021274",),
+        options={"band": "r"},
+        opened="faculty.washington.edu/ivezic/linear/PaperIII/PLV.html (MJD, mag, magErr, flag)",
+    ),
+    Entry(
+        "TESS, CSV of lightkurve",
+        "https://github.com/lightkurve/lightkurve",
+        "time,flux,flux_err,timecorr,centroid_col,centroid_row,cadenceno,sap_flux,sap_flux_err,pdcsap_flux,pdcsap_flux_err,quality",
+        "{btjd},{dn},{dne},0.001,1.1,2.2,{k},1.0,0.1,{dn},{dne},0",
+        {"i": "i"},
+        zero_points={"i": 20.44},
+        options={"band": "i"},
+        extra="1999.5,9e9,1.0,0.001,1.1,2.2,9,1.0,0.1,9e9,1.0,128",
+        left_out=1,
+        opened="github.com/lightkurve/lightkurve, src/lightkurve/io/tess.py (pdcsap_flux, BTJD, quality)",
+    ),
+    Entry(
+        "SDSS by filter, TAI in seconds",
+        "https://www.sdss4.org/dr17/algorithms/magnitudes/",
+        "objID,TAI_g,psfFlux_g,psfFluxIvar_g,TAI_r,psfFlux_r,psfFluxIvar_r",
+        "1237,{tai},{nmgy},{ivar},{tai},,",
+        G,
+        objects=("1237",),
+        opened="SQL schema of SDSS's PhotoObj in public repositories (psfFlux: nanomaggies, psfFluxIvar: nanomaggies^{-2}, TAI)",
+    ),
+    Entry(
+        "VizieR TSV with a power of ten in the unit",
+        "https://vizier.cds.unistra.fr/doc/asu-summary.htx",
+        "Name\tMJD\tBand\tFlux\te_Flux\n \td\t \t10-6Jy\t10-6Jy\n----\t---\t----\t----\t----",
+        "a\t{mjd}\t{band}\t{ujy}\t{ujye}",
+        file="asu.tsv",
+        objects=("a",),
+        opened="github.com/astropy/astropy, machine-readable table with the unit 10-7J/s/kpc2",
+    ),
+    Entry(
+        "NSVS",
+        "https://github.com/AAVSO/VStar",
+        "MJD-50000\tmag\tmagerr\tflags",
+        "{m50:.4f}\t{mag}\t{err}\t0",
+        {"R": "R"},
+        file="nsvs.txt",
+        vega=True,
+        options={"band": "R"},
+        objects=("nsvs",),
+        opened="github.com/AAVSO/VStar, NSVSObservationSource.java",
     ),
 ]

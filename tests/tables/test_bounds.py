@@ -389,3 +389,25 @@ def test_read_table_machine_readable_fields_that_overlap_are_not_cut_out() -> No
     head = f"Byte-by-byte Description of file: t.txt\n{'-' * 60}\n{rows}\n{'-' * 60}\n"
     with pytest.raises(TableError):
         read_table(f"{head}{'x' * 4000}\n".encode(), name="t.txt")
+
+
+def test_values_that_overflow_are_compared_without_a_warning() -> None:
+    text = HEAD + "a,60000.0,g,1e308,1e308\na,60000.0,g,-1e308,1\n" * 4
+    list(
+        read_table(text.replace("mag_err", "flux_err").replace("mag,", "flux,").encode(), TableOptions(flux_unit="nJy"))
+    )
+
+
+def test_stars_of_asas_in_one_text_are_one_object_each() -> None:
+    rows = "".join(f"#desig= {k:06}+0000.0\n{2000 + k}.5 12.1 0.03\n" for k in range(50))
+    table = read_table(f"# HJD MAG_0 MER_0\n{rows}".encode(), name="asas.txt")
+    assert len(list(table)) == 50
+
+
+@pytest.mark.parametrize("row", ["59000 18 0.1 " + "1 " * 2_000_000, "filter g\n" * 200_000])
+def test_hostile_text_of_snoopy_is_read_in_bounded_memory(row: str) -> None:
+    text = f"SN1 0.01 10.0 20.0\nfilter g\n59000 18 0.1\n{row}\n".encode()
+    tracemalloc.start()
+    assert len(list(read_table(text, name="snoopy.txt"))) == 1
+    assert tracemalloc.get_traced_memory()[1] < 2 * MOST_BUILT
+    tracemalloc.stop()

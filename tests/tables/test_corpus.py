@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.tables import TableOptions, read_table
-from support.table_corpus import CORPUS, Entry
+from support.table_corpus import CORPUS, NOT_OPENED, Entry
 
 
 def test_corpus_has_at_least_sixty_layouts() -> None:
     assert len({entry.name for entry in CORPUS}) >= 60
     assert all(entry.source.startswith("http") for entry in CORPUS)
+    assert sum(entry.opened != NOT_OPENED for entry in CORPUS) >= 70
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)

@@ -162,7 +162,7 @@ CASES = [
             band=("V", "g"),
         ),
         bands={"V": 4, "g": 4},
-        kind="",
+        kind="total",
         survey="asas-sn",
     ),
     Case(
@@ -174,7 +174,7 @@ CASES = [
             band=("V", "g"),
         ),
         bands={"V": 4, "g": 4},
-        kind="",
+        kind="total",
         survey="asas-sn",
     ),
     Case(

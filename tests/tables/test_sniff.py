@@ -103,3 +103,8 @@ def test_hats_collection_in_a_folder_is_read_once(tmp_path: Path) -> None:
     (file,) = files_in(tmp_path)
     items = list(inputs_of_file(file, TableOptions()))
     assert [item.name.rpartition(" ")[2] for item in items if isinstance(item, NamedInput)] == ["1", "2"]
+
+
+def test_format_of_a_light_curve_of_salt_needs_no_known_ending() -> None:
+    assert format_of("lc-03D4ag.list", b"@SN 03D4ag\n#Date:\n#Flux:\n#end\n52816.54 92.1\n") == "csv"
+    assert format_of("NAMES.LIST", b"SN_2016W.txt\nSN_2016X.txt\nSN_2016Y.txt\n") != "csv"

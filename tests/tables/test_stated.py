@@ -1,6 +1,7 @@
 """Tables: stated values are used, assumptions are reported, contradictions are questions or are counted."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,141 @@ def test_flux_of_a_filter_with_few_magnitudes_has_its_own_zero_point() -> None:
     (item,) = read("\n".join(["source_id,transit_id,band,time,mag,flux,flux_error", *rows]).encode())
     expected = 10 ** (-0.4 * (MAG[5] + 0.356 - 31.4))
     np.testing.assert_allclose(item.flux[item.band == "RP"], expected, rtol=1e-4)
+
+
+# Rules that sources opened in November 2026 showed to be missing
+
+ROWS = [("a", 58_700.25 + 3 * k, "gr"[k % 2], 19.0 + 0.1 * k, 0.05) for k in range(6)]
+
+
+def table_of(names: str, rows: Sequence[Sequence[object]]) -> bytes:
+    return "\n".join([names, *(",".join(map(str, row)) for row in rows)]).encode()
+
+
+@pytest.mark.parametrize("unit", ["10^-6 Jy", "1e-06 Jy", "10-6Jy", "10**-3 mJy", "1E-3 mJy", "10^{-6} Jy"])
+def test_unit_with_a_power_of_ten_is_not_read_as_the_unit_alone(unit: str) -> None:
+    rows = [(*row[:3], 100.0, 5.0) for row in ROWS]
+    (item,) = read_table(table_of(f"name,mjd,band,flux ({unit}),flux_err ({unit})", rows), name="a.csv")
+    np.testing.assert_allclose(item.flux, 1e5)
+    np.testing.assert_allclose(item.flux_err, 5e3)
+
+
+@pytest.mark.parametrize("unit", ["0.1 mJy", "mJy/beam", "log Jy", "10^6 Jy"])
+def test_unit_that_only_contains_a_known_one_is_not_supported(unit: str) -> None:
+    rows = [(*row[:3], 100.0, 5.0) for row in ROWS]
+    with pytest.raises(TableError, match="not supported"):
+        read_table(table_of(f"name,mjd,band,flux ({unit}),flux_err ({unit})", rows), name="a.csv")
+
+
+def test_unit_in_brackets_among_others_is_of_logarithms_and_not_supported() -> None:
+    head = "Name\tMJD\tBand\tFlux\te_Flux\n \td\t \t[mJy]\t[mJy]\n----\t---\t----\t----\t----\n"
+    text = head + "\n".join("\t".join(map(str, (*row[:3], -1.3, 0.02))) for row in ROWS)
+    with pytest.raises(TableError, match=r"\[mJy\]"):
+        read_table(text.encode(), name="asu.tsv")
+
+
+def test_distances_in_a_column_named_like_a_source_do_not_split_the_object() -> None:
+    rows = [(*row[1:], 0.231 if k % 2 else 0.318) for k, row in enumerate(ROWS)]
+    assert len(list(read_table(table_of("mjd,band,mag,err,dnearestrefsrc", rows), name="a.csv"))) == 1
+    named = [(*row[1:], "null") for row in ROWS]
+    (item,) = read_table(table_of("mjd,band,mag,err,nearest_src", named), name="a.csv")
+    assert item.object_id == "a"
+
+
+def test_numbers_of_filters_that_two_surveys_share_are_an_assumption() -> None:
+    rows = [(*row[:2], 1 + k % 3, *row[3:]) for k, row in enumerate(ROWS)]
+    table = read_table(table_of("name,mjd,filterID,mag,err", rows), name="vista.csv")
+    assert any(guess.is_assumption and guess.option == "filter_numbers" for guess in table.guesses)
+
+
+def test_column_of_names_of_filters_counts_before_one_of_numbers() -> None:
+    rows = [(*row[:2], 6, *row[2:]) for row in ROWS]
+    (item,) = read_table(table_of("name,mjd,band,band_name,mag,err", rows), name="a.csv")
+    assert list(item.band) == [row[2] for row in ROWS]
+
+
+@pytest.mark.parametrize("time", ["BJD(TT)-2440000.0", "BJD_TDB-2440000"])
+def test_zero_of_times_behind_a_time_scale_counts(time: str) -> None:
+    rows = [(*row[:1], row[1] + 0.5 - 40_000, *row[2:]) for row in ROWS]
+    (item,) = read_table(
+        table_of(f"name,{time},band,mag,err", rows), TableOptions(columns={"time": time}), name="a.csv"
+    )
+    np.testing.assert_allclose(item.mjd, [row[1] for row in ROWS], atol=1e-6)
+
+
+def test_time_offset_is_in_days_whatever_the_format() -> None:
+    rows = [(*row[:1], (row[1] - 40_587) * 86_400, *row[2:]) for row in ROWS]
+    options = TableOptions(time_format="unix", time_offset=1.0)
+    (item,) = read_table(table_of("name,time,band,mag,err", rows), options, name="a.csv")
+    np.testing.assert_allclose(item.mjd, [row[1] + 1.0 for row in ROWS], atol=1e-6)
+
+
+def test_antares_rows_of_rubin_are_not_converted_from_utc() -> None:
+    names = "ant_mjd,ant_survey,ant_passband,ant_mag,ant_magerr"
+    rows = [(row[1], 4, row[2], *row[3:]) for row in ROWS]
+    (item,) = read_table(table_of(names, rows), name="lsst.csv")
+    assert (item.survey, item.mjd[0]) == ("lsst", 58_700.25)
+    (item,) = read_table(
+        table_of(names, [(row[0], 1 + 3 * (k % 2), *row[2:]) for k, row in enumerate(rows)]), name="mixed.csv"
+    )
+    assert (item.survey, item.mjd[0]) == ("", 58_700.25)
+
+
+def test_snoopy_file_without_time_zero_and_with_two_filters_is_read() -> None:
+    text = b"SN1981D 0.005871 50.65992 -37.23272\nfilter B\n674.8593 12.94 0.11\nfilter V\n674.8593 12.74 0.05\n"
+    table = read_table(text, name="SN1981D.txt")
+    (item,) = table
+    assert (list(item.band), item.metadata["zspec"]) == (["B", "V"], 0.005871)
+    assert any(guess.is_assumption and guess.option == "time_offset" for guess in table.guesses)
+
+
+@pytest.mark.parametrize("time", ["HJD-2450000", "MJD-50000"])
+def test_zero_of_times_that_the_values_contradict_is_a_question(time: str) -> None:
+    with pytest.raises(TableQuestion) as caught:
+        read_table(table_of(f"name,{time},band,mag,err", list(ROWS)), name="a.csv")
+    assert caught.value.option == "time_offset"
+
+
+def test_files_of_several_objects_in_one_table_are_a_question() -> None:
+    rows = [(f"SN{1 + k // 6}.dat", *row[1:]) for k, row in enumerate([*ROWS, *ROWS])]
+    with pytest.raises(TableQuestion) as caught:
+        read_table(table_of("file,mjd,band,mag,err", rows), name="a.csv")
+    assert caught.value.option == "columns.object_id"
+
+
+def test_rows_that_are_no_detections_are_limits() -> None:
+    rows = [(*row, int(k == 2)) for k, row in enumerate(ROWS)]
+    (item,) = read_table(table_of("name,mjd,band,mag,err,nondet", rows), name="a.csv")
+    assert list(np.flatnonzero(item.rejected["upper limit"])) == [2]
+
+
+def test_names_that_differ_in_capital_letters_only_are_an_assumption() -> None:
+    rows = [("PTF11kly" if k % 2 else "PTF11KLY", *row[1:]) for k, row in enumerate([*ROWS, *ROWS])]
+    table = read_table(table_of("name,mjd,band,mag,err", rows), name="a.csv")
+    assert any(guess.is_assumption and "PTF11KLY and PTF11kly" in guess.text for guess in table.guesses)
+
+
+def test_lightkurve_flux_that_is_normalized_is_a_question() -> None:
+    rows = [(1_325.3 + k, 1.0 + 0.01 * (k % 3), 0.001, 0) for k in range(8)]
+    with pytest.raises(TableQuestion) as caught:
+        read_table(table_of("time,flux,flux_err,quality", rows), TableOptions(band="i"), name="qlp.csv")
+    assert caught.value.option == "flux_unit"
+
+
+def test_neowise_columns_are_named_as_infrared() -> None:
+    rows = [(row[1], 12.0, 0.02, 11.9, 0.02) for row in ROWS]
+    with pytest.raises(TableError, match="w1mpro, w2mpro are of infrared filters"):
+        read_table(table_of("mjd,w1mpro,w1sigmpro,w2mpro,w2sigmpro", rows), name="neowise.csv")
+
+
+@pytest.mark.parametrize(("name", "is_stated"), [("magpsf", True), ("mag_psf", False)])
+def test_psf_magnitudes_are_of_difference_images_only_under_the_name_of_ztf(name: str, is_stated: bool) -> None:
+    table = read_table(table_of(f"object_id,mjd,filter,{name},err", list(ROWS)), name="a.csv")
+    (guess,) = [guess for guess in table.guesses if guess.option == "flux_kind"]
+    assert guess.is_assumption != is_stated
+
+
+def test_days_in_a_column_of_mjd_that_are_no_date_are_an_assumption() -> None:
+    rows = [(row[0], row[1] - 50_000, *row[2:]) for row in ROWS]
+    table = read_table(table_of("name,mjd,band,mag,err", rows), name="a.csv")
+    assert any(guess.is_assumption and "unknown date" in guess.text for guess in table.guesses)

@@ -10,7 +10,7 @@ the functions first (:func:`inlined`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import onnx
 from onnx import AttributeProto, TensorProto, helper, inliner, shape_inference
@@ -175,7 +175,8 @@ def _insert_call(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collectio
     nodes.insert(next(uses, len(nodes)), call)
     names = _read(nodes) | {output.name for output in graph.output}
     tensors = [tensor for tensor in graph.initializer if tensor.name in names]
-    for field, entries in ((graph.node, nodes), (graph.initializer, tensors)):
+    parts: list[tuple[Any, Sequence[Any]]] = [(graph.node, nodes), (graph.initializer, tensors)]
+    for field, entries in parts:
         copies = [type(entry).FromString(entry.SerializeToString()) for entry in entries]  # del frees the originals
         del field[:]
         field.extend(copies)

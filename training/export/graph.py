@@ -160,7 +160,7 @@ def _add_condition(
     inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{result}/computed", other)]
     then_graph = helper.make_graph(inside, f"{module}/computed", [], inner[:1])
     else_graph = helper.make_graph(nodes, f"{module}/otherwise", [], inner[1:], constants)
-    branches = {"then_branch": then_graph, "else_branch": else_graph}
+    branches: dict[str, Any] = {"then_branch": then_graph, "else_branch": else_graph}
     index = list(graph.node).index(inside[-1])
     choice = helper.make_node("If", [condition[-1].output[0]], [result], name=f"{module}/If", **branches)
     for offset, node in enumerate([*condition, choice]):
@@ -437,7 +437,8 @@ def _strip(model: onnx.ModelProto) -> None:
     graph = model.graph
     del graph.value_info[:]
     _name_by_module(graph.node)
-    for holder in (model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+    holders: list[Any] = [model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output]
+    for holder in holders:
         del holder.metadata_props[:]
     for node in graph.node:
         node.doc_string = ""

@@ -220,11 +220,11 @@ def problem_document(error: ProblemError, path: str, request_id: str, root_path:
         name: value for name in ("limit", "retry_after", "question") if (value := getattr(error, name)) is not None
     }
     if path.removeprefix(root_path).startswith(OPEN_INFERENCE):
-        problem["error"] = _one_line(error)
+        problem["error"] = one_line(error)
     return problem
 
 
-def _one_line(error: ProblemError) -> str:
+def one_line(error: ProblemError) -> str:
     """Return the message for clients of the Open Inference Protocol: the invalid values, else the detail."""
     return "; ".join(f"{field.pointer}: {field.detail}" for field in error.errors) or error.detail
 

@@ -2,13 +2,13 @@
 
 Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide disconnects of clients.
 :class:`RequestMiddleware` is the outermost layer: request id, trace, metrics, access log, ``HEAD``, ``OPTIONS``, and
-the conversion of all exceptions to responses. :class:`AuthMiddleware` protects ``/v1`` and the models of ``/v2`` except
-probes: API key, limit of concurrent requests, quotas of the key.
+the conversion of all exceptions to responses. :class:`AuthMiddleware` admits requests
+(:mod:`service.http.edge.admission`).
 """
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Callable
 from random import getrandbits
 from time import monotonic
 
@@ -16,32 +16,25 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nightjar_alerts.service.http.edge.admission import Admission, is_guarded
 from nightjar_alerts.service.http.edge.body import ClientDisconnected
-from nightjar_alerts.service.http.edge.budget import ConcurrencyLimiter
 from nightjar_alerts.service.http.edge.errors import (
     INTERNAL,
     NOT_ALLOWED,
-    OVERLOADED,
-    UNAVAILABLE,
     ProblemError,
     problem_response,
     to_problem,
 )
-from nightjar_alerts.service.http.edge.keys import ANONYMOUS, KeyRing, Quotas
 from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Headers
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code, in metrics and logs only
 UNMATCHED = "unmatched"
+_CLOSE = (b"connection", b"close")
 _NO_SNIFFING = (
     b"x-content-type-options",
     b"nosniff",
 )  # responses may repeat text of requests
-_GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")
-_PROTECTED = {
-    "metrics": r"/metrics$",
-    "docs": r"/$|/docs$|/live$|/page/|/openapi\.json$|/problems/",
-    "v2": r"/v2(?:/|$)",
-}
 _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 log = structlog.get_logger(__name__)
@@ -53,10 +46,14 @@ class RequestMiddleware:
     Parameters
     ----------
     root_path : path prefix under which a proxy serves the service, whether or not the proxy strips it.
+    is_draining : whether the process is about to stop. Responses then ask for a new connection, so that a proxy does
+        not send a request on a connection at the moment in which the process closes it.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, root_path: str = "") -> None:
-        self.app, self.metrics, self.root_path = app, metrics, root_path
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, root_path: str = "", is_draining: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.app, self.metrics, self.root_path, self.is_draining = app, metrics, root_path, is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; other ASGI events (lifespan) are passed on."""
@@ -69,7 +66,7 @@ class RequestMiddleware:
         if self.root_path:
             scope["root_path"] = self.root_path
         started, status = monotonic(), 0
-        request_id, path = _request_id(scope), route_path(scope)
+        request_id, path = choose_request_id(scope["headers"]), route_path(scope)
         trace = self.metrics.tracing.start_request(method, scope["headers"], started, record=is_guarded(path))
         named = [(b"x-request-id", request_id.encode()), (b"traceresponse", trace.response), _NO_SNIFFING]
         state["request_id"] = request_id
@@ -78,7 +75,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *named]
+                message["headers"] = [*message["headers"], *named, *([_CLOSE] if self.is_draining() else [])]
             await send(message)
 
         # Not unbound, as the task ends with the request.
@@ -91,10 +88,7 @@ class RequestMiddleware:
             except ClientDisconnected:
                 status = CLIENT_CLOSED_REQUEST
             except (Exception, asyncio.CancelledError) as error:
-                problem = self._problem(error, path)
-                problem.__traceback__ = problem.__cause__ = problem.__context__ = (
-                    None  # their frames keep the body in memory
-                )
+                problem = count_problem(error, self.metrics, is_guarded(path))
                 if method == "OPTIONS" and problem.kind is NOT_ALLOWED:
                     await Response(status_code=204, headers={"Allow": problem.allow or ""})(scope, receive, send_named)
                     problem = None
@@ -106,28 +100,41 @@ class RequestMiddleware:
                 self.metrics.in_progress -= 1
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
             self.metrics.record_http_request(route, status, ended - started)
-            _log_access(scope, method, route, status, ended - started, problem)
+            client = scope["client"][0] if scope.get("client") else ""
+            log_access(client, state.get("key"), method, route, status, ended - started, problem)
             trace.end(method, scope["path"], route, status, ended, request_id)
 
-    def _problem(self, error: BaseException, path: str) -> ProblemError:
-        problem = to_problem(error)
-        if is_guarded(path):  # a probe of a service that is not ready is not counted
-            self.metrics.rejected.labels(problem.kind.slug).inc()
-        if problem.kind is INTERNAL:
-            log.error("unexpected exception", exc_info=error)
-        return problem
+
+def count_problem(error: BaseException, metrics: Metrics, guarded: bool) -> ProblemError:
+    """Return the problem of an exception, counted and, if it is unexpected, logged.
+
+    Parameters
+    ----------
+    guarded : whether the request is counted; a probe of a service that is not ready is not.
+    """
+    problem = to_problem(error)
+    if guarded:
+        metrics.rejected.labels(problem.kind.slug).inc()
+    if problem.kind is INTERNAL:
+        log.error("unexpected exception", exc_info=error)
+    problem.__traceback__ = problem.__cause__ = problem.__context__ = None  # their frames keep the body in memory
+    return problem
 
 
-def _log_access(
-    scope: Scope, method: str, route: str, status: int, seconds: float, problem: ProblemError | None
+def log_access(
+    client: str, key: str | None, method: str, route: str, status: int, seconds: float, problem: ProblemError | None
 ) -> None:
-    """Log a request with its error and client, without any text from its body."""
-    client = scope["client"][0] if scope.get("client") else ""
+    """Log a request with its error and client, without any text from its body.
+
+    Parameters
+    ----------
+    key : name of the API key, "" if none is required; None for a request that was not admitted.
+    """
     if status < 400:  # one line per alert would be too many
         log.debug("request", client=client, method=method, route=route, status=status, seconds=round(seconds, 6))
         return
     fields: dict[str, object] = {"client": client}
-    if (key := scope["state"].get("key")) is not None:
+    if key is not None:
         fields["key"] = key
     if problem is not None:
         fields["reason"] = problem.kind.slug
@@ -146,45 +153,19 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(root) if root and path.startswith(root + "/") else path
 
 
-def is_guarded(path: str) -> bool:
-    """Return True for paths that require an API key, if keys are set, and count as requests in progress."""
-    return _GUARDED.match(path) is not None
-
-
-def _request_id(scope: Scope) -> str:
+def choose_request_id(headers: Headers) -> str:
     """Return the request id of the client if it is valid, else a new one."""
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
             return str(value, "ascii")
     return f"{getrandbits(128):032x}"
 
 
 class AuthMiddleware:
-    """Admits requests with a valid API key within the limits of concurrency and quota.
+    """Admits the requests of an application, as :class:`Admission` states."""
 
-    A request that is rejected later because the service is full (429 ``overloaded``, 503) is refunded to its key,
-    unless its response has started: a stream that ends early is charged for all light curves that it has sent.
-
-    Parameters
-    ----------
-    quotas : quotas of the keys; None if no key has limits.
-    protected_paths : further paths that require a key; see :attr:`Settings.protected_paths`.
-    metrics : counts the requests of each key.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        keys: KeyRing,
-        max_requests: int,
-        quotas: Quotas | None = None,
-        protected_paths: Collection[str] = (),
-        metrics: Metrics | None = None,
-    ) -> None:
-        self.app, self.keys, self.quotas, self.metrics = app, keys, quotas, metrics
-        self._keyed = bool(keys)
-        self.limiter = ConcurrencyLimiter(max_requests)
-        self._protected = re.compile("|".join(_PROTECTED[name] for name in protected_paths) or r"(?!)")
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self.app, self.admission = app, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -193,34 +174,16 @@ class AuthMiddleware:
             return
         path = route_path(scope)
         if not is_guarded(path) or scope["method"] == "OPTIONS":
-            if self._keyed and self._protected.match(path):
-                self.keys.authenticate(scope)
+            self.admission.check_unguarded(path, scope["headers"])
             await self.app(scope, receive, send)
             return
-        key = self.keys.authenticate(scope) if self._keyed else ""
-        client_id = key or (scope["client"][0] if scope.get("client") else "")
-        scope.setdefault("state", {}).update(key=key, client_id=client_id)
-        account = key or ANONYMOUS  # in metrics and quotas
-        if self.metrics is not None:
-            self.metrics.key_requests.labels(account).inc()
-        self.limiter.acquire(client_id)
-        try:
-            if self.quotas is None:
-                await self.app(scope, receive, send)
-                return
-            await self.quotas.admit(account)
-            started = False
+        started = False
 
-            async def send_noted(message: Message) -> None:
-                nonlocal started
-                started = True
-                await send(message)
+        async def send_noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
 
-            try:
-                await self.app(scope, receive, send_noted)
-            except Exception as error:
-                if not started and to_problem(error).kind in (OVERLOADED, UNAVAILABLE):
-                    await self.quotas.refund(account, scope["state"].get("charged", 0))
-                raise
-        finally:
-            self.limiter.release(client_id)
+        host = scope["client"][0] if scope.get("client") else ""
+        async with self.admission.admitted(scope["headers"], host, scope.setdefault("state", {}), lambda: started):
+            await self.app(scope, receive, send_noted)

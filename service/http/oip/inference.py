@@ -1,11 +1,12 @@
-"""Inference with tensors, independent of the transport.
+"""Inference with tensors, for HTTP and gRPC.
 
-:func:`read_request` checks a request and builds its light curves; :func:`infer_tensors` classifies them and returns the
+:func:`build_inputs` checks a request and builds its light curves; :func:`infer_tensors` classifies them and returns the
 output tensors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -110,28 +111,43 @@ class InferInputs:
 def read_request(
     request: InferRequest, binary: memoryview, manifest: Manifest, names: Sequence[str], settings: Settings
 ) -> InferInputs:
-    """Check a request against a model and build its light curves.
+    """Check a request over HTTP against a model and build its light curves, as :func:`build_inputs`.
 
     Parameters
     ----------
     binary : bytes of the tensors after the JSON part.
     names : other names of the model and its version in the path of the request.
+    """
+    for member, value in (("model_name", request.model_name), ("model_version", request.model_version)):
+        if value and value not in (manifest.name, manifest.version, *names):
+            raise invalid_field(f"/{member}", "not_one_of", f"the model is {manifest.name}, version {manifest.version}")
+    return build_inputs(request, partial(decode_tensors, binary=binary), manifest, settings)
+
+
+def build_inputs(
+    request: InferRequest,
+    decode: Callable[[Sequence[InputTensor]], Mapping[str, Array]],
+    manifest: Manifest,
+    settings: Settings,
+) -> InferInputs:
+    """Check a request against a model and build its light curves.
+
+    Parameters
+    ----------
+    decode : returns the values of the inputs in their shapes; called once datatypes and shapes have been checked.
 
     Raises
     ------
     ProblemError
         422, 413 or 400 for tensors that do not match the model or each other.
     """
-    for member, value in (("model_name", request.model_name), ("model_version", request.model_version)):
-        if value and value not in (manifest.name, manifest.version, *names):
-            raise invalid_field(f"/{member}", "not_one_of", f"the model is {manifest.name}, version {manifest.version}")
     deadline_ms = _read_deadline(request.parameters, settings)
     outputs = _select_outputs(request, manifest)
     rank_by_name = _check_inputs(request.inputs, list_inputs(manifest))
     _check_lengths(request.inputs, rank_by_name, settings.max_curves)
     tensors = {
         name: array.reshape(squeeze_shape(array.shape, rank_by_name[name]))
-        for name, array in decode_tensors(request.inputs, binary).items()
+        for name, array in decode(request.inputs).items()
     }
     offsets = _read_offsets(request.inputs, tensors)
     object_ids = tensors["object_id"].tolist() if "object_id" in tensors else [b""] * (len(offsets) - 1)

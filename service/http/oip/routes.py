@@ -29,7 +29,7 @@ from nightjar_alerts.service.http.endpoint import (
     route_docs,
 )
 from nightjar_alerts.service.http.formats import JSON_TYPE
-from nightjar_alerts.service.http.lifecycle import get_service
+from nightjar_alerts.service.http.lifecycle import Service, get_service
 from nightjar_alerts.service.http.oip.inference import (
     InferInputs,
     TensorSpec,
@@ -133,9 +133,14 @@ _METADATA_DOCS = {
 @router.get(VERSION, name="model_metadata_of_version", **_with_path(_METADATA_DOCS, "model", "version"))
 async def model_metadata(request: Request) -> Response:
     """Return the inputs and outputs of a model, and its versions."""
-    manifest = _select_model(request).bundle.manifest
-    references = [model.reference for model in get_service(request).served]
-    content = ModelMetadata(
+    return _to_json(describe_model(get_service(request), _select_model(request)))
+
+
+def describe_model(service: Service, handle: ModelHandle) -> ModelMetadata:
+    """Return the inputs and outputs of a model, and its versions."""
+    manifest = handle.bundle.manifest
+    references = [model.reference for model in service.served]
+    return ModelMetadata(
         name=manifest.name,
         versions=sorted(
             (reference.version for reference in references if reference.name == manifest.name), key=version_key
@@ -144,7 +149,6 @@ async def model_metadata(request: Request) -> Response:
         inputs=[_describe(spec) for spec in list_inputs(manifest)],
         outputs=[_describe(spec) for spec in list_outputs(manifest)],
     )
-    return _to_json(content)
 
 
 def _describe(spec: TensorSpec) -> TensorMetadata:

@@ -115,16 +115,27 @@ def decode_tensors(inputs: Sequence[InputTensor], binary: memoryview) -> dict[st
         if size > len(binary) - start:
             detail = f"{tensor.name} has a binary_data_size of {size}, but {len(binary) - start} bytes are left"
             raise ProblemError(MALFORMED, detail)
-        arrays[tensor.name] = _decode_bytes(tensor, binary[start : start + size], pointer)
+        size_pointer = f"{pointer}/parameters/binary_data_size"
+        arrays[tensor.name] = decode_bytes(tensor, binary[start : start + size], pointer, size_pointer)
         start += size
     if start < len(binary):
         raise ProblemError(MALFORMED, f"{len(binary) - start} bytes follow the last tensor")
     return arrays
 
 
-def _decode_bytes(tensor: InputTensor, data: memoryview, pointer: str) -> Array:
-    dtype, count = DTYPES[tensor.datatype], _count(tensor, pointer)
-    size_pointer = f"{pointer}/parameters/binary_data_size"
+def decode_bytes(tensor: InputTensor, data: memoryview, pointer: str, size_pointer: str) -> Array:
+    """Decode the bytes of an input.
+
+    Parameters
+    ----------
+    pointer, size_pointer : JSON pointers to the input, and to its bytes or their number.
+
+    Raises
+    ------
+    ProblemError
+        422 for bytes that do not match datatype and shape.
+    """
+    dtype, count = DTYPES[tensor.datatype], count_elements(tensor, pointer)
     if dtype.kind == "O":
         if count * _LENGTH.itemsize > len(data):
             raise invalid_field(size_pointer, "size_mismatch", f"too short for {count} texts")
@@ -159,7 +170,7 @@ def _decode_texts(data: memoryview, count: int, pointer: str) -> Array:
 
 
 def _decode_json(tensor: InputTensor, pointer: str) -> Array:
-    dtype, count, data = DTYPES[tensor.datatype], _count(tensor, pointer), tensor.data
+    dtype, count, data = DTYPES[tensor.datatype], count_elements(tensor, pointer), tensor.data
     where = f"{pointer}/data"
     if not isinstance(data, list):
         raise invalid_field(where, "not_a_list", "must be a list, unless binary_data_size is given")
@@ -180,7 +191,7 @@ def _decode_json(tensor: InputTensor, pointer: str) -> Array:
         raise invalid_field(where, "out_of_range", detail) from None
 
 
-def _count(tensor: InputTensor, pointer: str) -> int:
+def count_elements(tensor: InputTensor, pointer: str) -> int:
     """Return the number of elements. Raises ProblemError (422) for a shape that is too large."""
     if prod(max(size, 1) for size in tensor.shape) > MAX_ELEMENTS:
         raise invalid_field(f"{pointer}/shape", "too_large", "the shape has too many elements")
@@ -209,10 +220,9 @@ def encode_response(
     """
     described, parts = [], []
     for name, array in outputs.items():
-        datatype = _DATATYPES[array.dtype.newbyteorder("<")]
-        tensor: dict[str, object] = {"name": name, "datatype": datatype, "shape": array.shape}
+        tensor: dict[str, object] = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
         if name in binary:
-            parts.append(_to_bytes(array))
+            parts.append(to_bytes(array))
             tensor["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             tensor["data"] = _to_json(array)
@@ -221,7 +231,13 @@ def encode_response(
     return b"".join([text, *parts]), len(text) if parts else None
 
 
-def _to_bytes(array: Array) -> bytes:
+def datatype_of(array: Array) -> Datatype:
+    """Return the datatype of a tensor."""
+    return _DATATYPES[array.dtype.newbyteorder("<")]
+
+
+def to_bytes(array: Array) -> bytes:
+    """Return the bytes of a tensor."""
     if array.dtype.kind != "O":
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return b"".join(chain.from_iterable((len(text).to_bytes(4, "little"), text) for text in array.ravel()))

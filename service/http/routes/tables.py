@@ -25,14 +25,13 @@ from nightjar_alerts.service.http.edge.body import cancel_on_disconnect
 from nightjar_alerts.service.http.edge.budget import Reservation
 from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, UNSUPPORTED, ProblemError, invalid_field
 from nightjar_alerts.service.http.endpoint import (
-    LARGE_BYTES,
     get_client_id,
     read_body,
     requested_deadline_ms,
     route_docs,
 )
 from nightjar_alerts.service.http.formats import encode_ndjson
-from nightjar_alerts.service.http.lifecycle import get_service
+from nightjar_alerts.service.http.lifecycle import LARGE_BYTES, get_service
 from nightjar_alerts.service.http.query import QUERY_READER, TableQuery, decode_json, read_query
 from nightjar_alerts.service.http.routes.ndjson import LineClassifier, StreamedResponse, body_message
 from nightjar_alerts.service.http.table_formats import COMMAND, MULTIPART, check_text, unsupported

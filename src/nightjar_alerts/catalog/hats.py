@@ -220,7 +220,8 @@ def open_hats(path: str) -> HatsInput:
         margin = found.default_margin_catalog_dir
         return HatsInput(found.main_catalog, None if margin is None else read(margin))
     except (FileNotFoundError, ValueError) as error:
-        raise TableError(f"{path} is not a HATS catalogue that can be read: {error}") from error
+        detail = " ".join(str(error).split())
+        raise TableError(f"{path} is not a HATS catalogue that can be read: {detail}") from error
 
 
 class Pixels:

@@ -46,7 +46,9 @@ class Earlier:
 
 
 class Index:
-    """Rows of an earlier catalogue by the names of their objects. Those of a name that is there twice are not copied.
+    """Rows of an earlier catalogue by the names of their objects.
+
+    Rows of a name that is there twice, and rows whose classification failed, are not copied.
 
     Memory holds the rows of the earlier partition.
     """
@@ -58,17 +60,19 @@ class Index:
         counts = table["observations"].to_pylist()
         self._rows: dict[str, tuple[int, float | None, int | None]] = {}
         repeated = set[str]()
-        for number, name in enumerate(table["object_id"].to_pylist()):
+        failed = [status == "failed" for status in table["status"].to_pylist()]
+        self._names = ["" if name is None else str(name) for name in table["object_id"].to_pylist()]
+        for number, name in enumerate(self._names):
             if name in self._rows:
                 repeated.add(name)
             self._rows[name] = number, None if times[number] != times[number] else times[number], counts[number]
-        for name in repeated | {""}:
+        for name in repeated | {""} | {name for name, is_failed in zip(self._names, failed, strict=True) if is_failed}:
             self._rows.pop(name, None)
 
     @property
     def met(self) -> int:
         """Number of rows of the earlier catalogue whose objects were met, or which have no name."""
-        return sum(not name or name in self._seen for name in self._table["object_id"].to_pylist())
+        return sum(not name or name in self._seen for name in self._names)
 
     def marked(self, items: Iterator[Item]) -> Iterator[Item]:
         """Yield rows; one whose last time and number of observations are as before is not classified again."""

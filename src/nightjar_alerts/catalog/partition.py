@@ -16,14 +16,16 @@ import pyarrow.parquet as pq
 
 from nightjar_alerts.catalog.columns import Columns, Row
 from nightjar_alerts.catalog.increments import Earlier
-from nightjar_alerts.catalog.partitions import Partition
+from nightjar_alerts.catalog.partitions import Partition, digest_of
 from nightjar_alerts.catalog.reading import Item, TableReading, packets_of
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.core.serializer import serializer_of
 from nightjar_alerts.inputs import Input
+from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.results import Result
 from nightjar_alerts.resumable import published
-from nightjar_alerts.tables import FILE_BOUNDS, Bounds, TableError, TableOptions
+from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, TableError, TableOptions
 
 if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
@@ -95,7 +97,7 @@ class Plan:
         """Return what the metadata of a partition's file say: the run, and the state of the input."""
         return f"{self.run} {partition.digest}"
 
-    def items(self, partition: Partition, on_note: Callable[[str], None]) -> Iterator[Item]:
+    def items(self, partition: Partition, on_note: Callable[[Guess | str], None]) -> Iterator[Item]:
         """Yield the rows of a partition."""
         if self.reading is not None:
             return self.reading.items(partition)
@@ -121,7 +123,7 @@ class Written:
     objects_joined: int = 0
     unchanged: int = 0
     met: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: list[Guess | str] = field(default_factory=list)
 
     def add(self, table: Any, rows: Sequence[Row]) -> None:
         """Count rows."""
@@ -174,6 +176,8 @@ def write_partition(
             if waiting:
                 writer.write_table(pa.concat_tables(waiting))
             written.met = 0 if index is None else index.met
+            if digest_of([*partition.sources, *partition.margin]) != (partition.bytes, partition.digest):
+                raise TableError("the input changed while it was read: run the same command again")
     except PartitionError:
         raise
     except Exception as error:
@@ -185,10 +189,10 @@ def write_partition(
 MAX_NOTES: Final = 20
 
 
-def _noted(notes: list[str]) -> Callable[[str], None]:
+def _noted(notes: list[Guess | str]) -> Callable[[Guess | str], None]:
     """Return a function that adds a sentence to notes, of which the last one says that there are more."""
 
-    def note(line: str) -> None:
+    def note(line: Guess | str) -> None:
         if len(notes) < MAX_NOTES:
             notes.append(line)
         elif len(notes) == MAX_NOTES:
@@ -264,6 +268,18 @@ def models_of(classifier: Classifier) -> tuple[tuple[str, ...], tuple[str, ...],
     bands = dict.fromkeys(name for bundle in whole for name in bundle.manifest.bands)
     models = {alias: f"{b.manifest.name} {b.manifest.version} ({b.sha256[:12]})" for alias, b in bundles.items()}
     return tuple(classes), tuple(bands), models
+
+
+def check_prior(classifier: Classifier, prior: str | Mapping[str, Any] | None) -> None:
+    """Raise PriorError if no model can use these class shares."""
+    errors = []
+    for bundle in classifier.bundles.values():
+        try:
+            serializer_of(bundle, prior)
+        except PriorError as error:
+            errors.append(error)
+    if len(errors) == len(classifier.bundles):
+        raise errors[0]
 
 
 def threads_for(workers: int) -> int | None:

@@ -91,9 +91,12 @@ def partitions_of(path: Path) -> tuple[list[Partition], RowKind]:
     Raises
     ------
     TableError
-        If there are no files, or both Parquet files and others.
+        If there are no files, both Parquet files and others, or links that would be left out.
     """
     files = [file.path for file in files_in(path) if not file.path.name.startswith((".", "_"))]
+    links = (each for each in path.rglob("[!._]*") if each.is_symlink() and not each.is_file())
+    if (link := next(links, None)) is not None:
+        raise TableError(f"{link} is a link to a folder or to nothing, and is not followed: replace or remove it")
     if not files:
         raise TableError(f"{path} has no files")
     root = path if path.is_dir() else path.parent

@@ -253,14 +253,19 @@ class _Numbered:
             start = end
 
 
+def prefixed(prefix: str, line: Guess | str) -> Guess | str:
+    """Return a sentence that names what it is of."""
+    return replace(line, text=prefix + line.text) if isinstance(line, Guess) else prefix + line
+
+
 def packets_of(
-    partition: Partition, options: TableOptions, on_note: Callable[[str], None], bounds: Bounds
+    partition: Partition, options: TableOptions, on_note: Callable[[Guess | str], None], bounds: Bounds
 ) -> Iterator[Item]:
     """Yield the packets, and objects of tables, in files; a file that cannot be read is a row with the reason."""
 
     def on_notes(name: str, lines: Sequence[Guess | str], are_guesses: bool) -> None:
         for line in lines:
-            on_note(f"{name}: {line}")
+            on_note(prefixed(f"{name}: ", line))
 
     for source in partition.sources:
         path = opened(source)

@@ -1,8 +1,8 @@
 """Runs of ``nightjar catalog``, which can be interrupted at any moment and continued.
 
-``nightjar.json`` in the folder of the output has the fingerprint of the run: the state of every partition of the input,
-the columns, the options and the models. A partition is finished when its file is there, because files appear when they
-are complete; the metadata of each names the run that wrote it. A run with another fingerprint is refused.
+``_nightjar.json`` in the folder of the output has the fingerprint of the run: the state of every partition of the
+input, the columns, the options and the models. A partition is finished when its file is there, because files appear
+when they are complete; the metadata of each names the run that wrote it. A run with another fingerprint is refused.
 """
 
 import hashlib
@@ -36,22 +36,27 @@ from nightjar_alerts.catalog.partition import (
     PartitionError,
     Plan,
     Written,
+    check_prior,
     classifier_of,
     models_of,
     threads_for,
     write_partition,
 )
 from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, partitions_of
-from nightjar_alerts.catalog.reading import TableReading
+from nightjar_alerts.catalog.reading import TableReading, prefixed
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.resumable import differences, lock, published, remove_unfinished
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.files import is_hats
+from nightjar_alerts.tables.layout import Layout
 from nightjar_alerts.tables.libraries import ParquetSource
 
-STATE: Final = "nightjar.json"
+STATE: Final = "_nightjar.json"
+"""Readers of a folder of Parquet leave out names that begin so."""
 FORMAT: Final = 1
+PARTS: Final = ("partitions", "reading", "columns", "options", "models")
+"""Parts of a fingerprint."""
 FLAT: Final = (".parquet", ".csv")
 SHOWN: Final = 5
 AHEAD: Final = 1024
@@ -107,7 +112,7 @@ class Summary:
     ----------
     earlier : number of partitions that were finished before.
     unchanged, met, gone : rows that were copied from the catalogue of ``--since``; rows of it whose objects are in the
-        input, and whose objects are not.
+        input, and whose objects are not. ``gone`` is None if that is not known.
     repeated : number of objects whose observations are in several files.
     failed : errors of the partitions that are not there.
     """
@@ -121,7 +126,7 @@ class Summary:
     objects_joined: int = 0
     unchanged: int = 0
     met: int = 0
-    gone: int = 0
+    gone: int | None = None
     repeated: int = 0
     failed: list[str] = field(default_factory=list)
 
@@ -155,7 +160,7 @@ class _Source:
         self.reading: TableReading | None = None
         self.kept: dict[str, Any] = {}
         self.has_position = False
-        self.guesses: list[str] = []
+        self.decisions: list[str] = []
         if self.kind == "objects":
             self._read_layout(request, progress)
         elif request.join_radius:
@@ -164,7 +169,7 @@ class _Source:
     def _read_layout(self, request: Request, progress: Progress) -> None:
         """Decide what the columns mean, for all partitions, from the first rows."""
         file, table = self._sample(request)
-        self.guesses = [str(guess) for guess in table.guesses]
+        self.decisions = _decisions(table.layout)
         for guess in table.guesses:
             progress.note(guess)
         position = table.layout.position if self.hats is None else self.hats.columns()[:2]
@@ -178,9 +183,12 @@ class _Source:
         self.kind = "rows"
         with pq.ParquetFile(opened(file)) as sample:
             self.kept = self._kept(sample.schema_arrow)
+            names = {each.name for each in sample.schema_arrow if not each.type.num_fields}
         self.has_position = bool(position) and set(position) <= set(self.kept)
         if request.join_radius and not (self.has_position and self.reading.id_column):
             raise TableError("--join-bands needs a column of names and two of positions in every row")
+        if request.join_radius and table.layout.roles.columns.get("band") not in names:
+            raise TableError("--join-bands joins rows that have one filter each, in a column; here a row has several")
         self.reading = replace(self.reading, kept=tuple(self.kept))
 
     def _sample(self, request: Request) -> tuple[str, Table]:
@@ -206,6 +214,13 @@ class _Source:
         return {name: flat_types[name] for name in dict.fromkeys([*names, *needed]) if name in flat_types}
 
 
+def _decisions(layout: Layout) -> list[str]:
+    """Return what was decided of the columns, without what only the first rows show, such as the filters in them."""
+    found = {f"{guess.option}={guess.value}" for guess in layout.guesses if guess.value and guess.option != "filters"}
+    found |= {f"{name}: {scale}" for part in layout.parts for name, scale in part.errors.items()}
+    return sorted(found)
+
+
 def run(request: Request, progress: Progress) -> Summary:
     """Classify the input, or what is missing of it.
 
@@ -215,9 +230,13 @@ def run(request: Request, progress: Progress) -> Summary:
         If it cannot be started or continued. Errors of single partitions are in the summary.
     """
     if request.flat is not None:
-        _check_flat(request.flat)
+        _check_flat(request.flat, request)
     source = _Source(request, progress)
-    classes, bands, models = models_of(classifier_of(Model(request.model, threads_for(request.workers))))
+    if request.output.resolve().is_relative_to(Path(request.input).resolve()):
+        raise CatalogError(f"{request.output} is in the input, of which it would be a part: name another folder")
+    classifier = classifier_of(Model(request.model, threads_for(request.workers)))
+    check_prior(classifier, request.options.prior)
+    classes, bands, models = models_of(classifier)
     columns = Columns(
         source.kind, classes, bands, source.kept, bool(request.options.embedding), bool(request.join_radius),
         source.has_position,
@@ -226,7 +245,7 @@ def run(request: Request, progress: Progress) -> Summary:
     request.output.mkdir(parents=True, exist_ok=True)
     with locked(request.output):
         state = _State(request.output, fingerprint)
-        if state.is_finished:
+        if state.is_finished and _has_rows(request.output, source.partitions, state.rows):
             summary = Summary(True, state.rows)
         else:
             plan = Plan(
@@ -248,6 +267,16 @@ def run(request: Request, progress: Progress) -> Summary:
     return summary
 
 
+def _has_rows(output: Path, partitions: Sequence[Partition], rows: int) -> bool:
+    """Return whether the files of a finished catalogue still have all its rows."""
+    paths = [path for partition in partitions if (path := output / partition.name).exists()]
+    try:
+        found: int = sum(pq.read_metadata(path).num_rows for path in paths)
+    except (OSError, ValueError):  # a damaged file, which the run names
+        return False
+    return found == rows
+
+
 def _fingerprint(request: Request, source: _Source, columns: Columns, models: Mapping[str, str]) -> dict[str, Any]:
     options = msgspec.structs.asdict(request.options)
     tables = {name: value for name, value in asdict(request.table_options).items() if value not in (None, "", {})}
@@ -255,7 +284,7 @@ def _fingerprint(request: Request, source: _Source, columns: Columns, models: Ma
         "format": FORMAT,
         "version": _version(),
         "partitions": {partition.name: partition.digest for partition in source.partitions},
-        "reading": source.guesses,
+        "reading": source.decisions,
         "columns": [f"{name} {kind}" for name, kind in zip(columns.schema.names, columns.schema.types, strict=True)],
         "options": {**options, **tables, "join_bands": request.join_radius},
         "models": dict(models),
@@ -272,7 +301,13 @@ def _version() -> str:
 
 
 class _State:
-    """``nightjar.json`` of an output. Raises CatalogError if it is of another run, or not there but other files are."""
+    """``_nightjar.json`` of an output.
+
+    Raises
+    ------
+    CatalogError
+        If it is of another run, or if it is not there but other files are.
+    """
 
     def __init__(self, output: Path, fingerprint: Mapping[str, Any]) -> None:
         self._path, self._fingerprint = output / STATE, fingerprint
@@ -281,7 +316,8 @@ class _State:
         found = _read_state(output)
         self.is_finished, self.rows = False, 0
         if found is None:
-            if any(path.name != LOCK for path in output.iterdir()):
+            names = (path.name for path in output.iterdir())
+            if any(name != LOCK and not name.startswith(f".{STATE}.") for name in names):  # left by a killed run
                 raise CatalogError(f"{output} has files, but none of nightjar catalog: name another folder")
             self._write(None)
             return
@@ -309,10 +345,11 @@ class _State:
 def _read_state(output: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads((output / STATE).read_text())
+        _ = found["rows"], [found["fingerprint"][part] for part in PARTS]
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise CatalogError(f"{output / STATE} is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise CatalogError(f"{output / STATE} is damaged, or of another program: {error}") from None
     return found
 
 
@@ -327,10 +364,16 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             changed.append(f"{part} was {one} and is now {other}")
     old, new = before["partitions"].keys(), now["partitions"].keys()
     changed += _named("there are no more", old - new) + _named("there are new", new - old)
-    for part in ("columns", "reading"):
-        if before[part] != now[part] and not changed:
+    return changed or _different(before, now)
+
+
+def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs in the columns and in what was decided of them."""
+    changed = []
+    for part, what in (("columns", "the output has other columns"), ("reading", "the columns mean something else")):
+        if before[part] != now[part]:
             names = sorted({*before[part]} ^ {*now[part]})
-            changed.append(f"{part} differ: {', '.join(names[:SHOWN])}")
+            changed.append(f"{what}: {', '.join(names[:SHOWN])}")
     return changed
 
 
@@ -364,7 +407,9 @@ class _Run:
     def run(self) -> Summary:
         """Write the partitions that are missing."""
         partitions = self._source.partitions
-        pending = [partition for partition in partitions if not self._is_done(partition)]
+        rows = {partition.name: self._rows_of(partition) for partition in partitions}
+        pending = [partition for partition in partitions if rows[partition.name] is None]
+        self._summary.rows = sum(filter(None, rows.values()))
         size = sum(partition.bytes for partition in partitions)
         left = sum(partition.bytes for partition in pending)
         self._summary.earlier = len(partitions) - len(pending)
@@ -375,21 +420,29 @@ class _Run:
             for partition in pending:
                 task = partial(write_partition, self._plan, partition, self._earlier_of(partition), self._progress.rows)
                 self._collect(partition, task)
-        if self._earlier is not None and self._request.since is not None:
+        if self._earlier is not None and self._request.since is not None and self._source.kind != "packets":
             files = (self._request.since / name for name in self._earlier)
             before = sum(pq.read_metadata(file).num_rows for file in files if file.exists())
             self._summary.gone = max(0, before - self._summary.met)
+        if not self._summary.failed and (lost := [each.name for each in partitions if self._rows_of(each) is None]):
+            raise CatalogError(f"{lost[0]} was removed from {self._request.output}: run the same command again")
         return self._summary
 
-    def _is_done(self, partition: Partition) -> bool:
-        """Return whether the file of a partition is there. Raises CatalogError if another run wrote it."""
+    def _rows_of(self, partition: Partition) -> int | None:
+        """Return the number of rows in the file of a partition, None if there is no file.
+
+        Raises
+        ------
+        CatalogError
+            If another run wrote it.
+        """
         path = self._request.output / partition.name
         if not path.exists():
-            return False
+            return None
         try:
             with pq.ParquetFile(path) as file:
                 found = (file.schema_arrow.metadata or {}).get(RUN, b"").decode()
-                rows = file.metadata.num_rows
+                rows: int = file.metadata.num_rows
         except (OSError, ValueError) as error:
             raise CatalogError(f"{path} is damaged, and nightjar did not write it like this: {error}") from error
         if found != (mark := self._plan.mark(partition)):
@@ -398,8 +451,7 @@ class _Run:
                 f"there are changed partitions of the input: {partition.name}" if of_run else "another model or options"
             )
             raise CatalogError(f"{path} is of another run: {detail}. Name another folder, or remove it")
-        self._summary.rows += rows
-        return True
+        return rows
 
     def _collect(self, partition: Partition, result: Callable[[], Written]) -> None:
         try:
@@ -414,7 +466,7 @@ class _Run:
         self._summary.add(written)
         self._progress.finish(partition, written)
         for line in written.notes:
-            self._progress.note(f"{partition.name}: {line}")
+            self._progress.note(prefixed(f"{partition.name}: ", line))
 
     def _run_elsewhere(self, pending: Sequence[Partition]) -> None:
         """Write partitions by processes, or the workers of Dask, some ahead of those that are finished."""
@@ -447,8 +499,7 @@ class _Run:
         before = found["fingerprint"]
         changed = [*differences(before["models"], fingerprint["models"])]
         changed += differences(before["options"], fingerprint["options"])
-        if before["columns"] != fingerprint["columns"] and not changed:
-            changed.append("its columns differ")
+        changed += _different(before, fingerprint)
         if changed and not self._request.reclassify:
             raise CatalogError(
                 f"{since} cannot be continued: {'; '.join(changed)}. --reclassify classifies everything anew"
@@ -540,11 +591,14 @@ def _repeated(output: Path, partitions: Sequence[Partition]) -> int:
 # One flat file
 
 
-def _check_flat(path: Path) -> None:
+def _check_flat(path: Path, request: Request) -> None:
     if path.suffix.lower() not in FLAT:
         raise CatalogError(f"{path}: --flat writes {' and '.join(FLAT)}, which TOPCAT reads")
     if not path.parent.is_dir():
         raise CatalogError(f"{path}: the directory {path.parent} does not exist")
+    for folder in (request.output, Path(request.input)):
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise CatalogError(f"{path} is in {folder}, of which it would be a part: name another folder")
 
 
 def _write_flat(output: Path, partitions: Sequence[Partition], columns: Columns, path: Path) -> None:

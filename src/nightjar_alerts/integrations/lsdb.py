@@ -20,7 +20,7 @@ import pyarrow as pa
 from nested_pandas import NestedFrame
 
 from nightjar_alerts.catalog.columns import Columns
-from nightjar_alerts.catalog.partition import Model, Plan, classifier_of, frame_of, models_of
+from nightjar_alerts.catalog.partition import Model, Plan, check_prior, classifier_of, frame_of, models_of
 from nightjar_alerts.catalog.reading import TableReading
 from nightjar_alerts.inputs import call_options
 from nightjar_alerts.tables import Table, TableError, TableOptions
@@ -65,6 +65,8 @@ def classify(
 
     Raises
     ------
+    PriorError
+        If no model can use the prior.
     TableError
         If the table cannot be read; :class:`nightjar_alerts.TableQuestion` if it can be read in two ways.
 
@@ -82,7 +84,9 @@ def classify(
     names = [reading.id_column, info.ra_column, info.dec_column]
     kept = {name: kind for name, kind in _types(catalog.meta).items() if name in names}
     reading = TableReading(reading.layout, options, tuple(kept))
-    classes, bands, models = models_of(classifier_of(Model(model, threads)))
+    classifier = classifier_of(Model(model, threads))
+    check_prior(classifier, prior)
+    classes, bands, models = models_of(classifier)
     wanted = call_options({}, embedding=embedding, prior=prior, coverage=coverage)
     columns = Columns("rows", classes, bands, kept, embedding, has_position=True)
     run = hashlib.sha256(repr((wanted, models, table_options)).encode()).hexdigest()[:16]

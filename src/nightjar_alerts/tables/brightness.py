@@ -230,6 +230,9 @@ def _scale(
 
 def _is_negative(sign: Array) -> Bool:
     if is_text(sign):
-        return np.array([text.lower() in NEGATIVE_TEXTS for text in texts(sign)], np.bool_)
+        stated, unreadable = numbers(sign)
+        if unreadable.any() or not (stated < 0).any():
+            return np.array([text.lower() in NEGATIVE_TEXTS for text in texts(sign)], np.bool_)
+        sign = stated
     values = np.nan_to_num(sign.astype(np.float64), nan=1.0)
     return np.asarray(values < 0 if (values < 0).any() else values == 0, np.bool_)

@@ -35,7 +35,9 @@ SHOWN_COLUMNS: Final = 40
 MAX_FILTER_NAMES: Final = 200
 """Maximum number of distinct values in a column of filters."""
 POSITIONAL_NAME: Final = re.compile(r"(?i)(column|col|field|var)[ _]?\d+")
-ZERO_IN_NAME: Final = re.compile(r"(jd(?:_?(?:tdb|tcb|utc))?)[\s_+-]*(\d{4,}(?:\.\d+)?)\s*$", re.IGNORECASE)
+ZERO_IN_NAME: Final = re.compile(
+    r"(jd(?:_?(?:tdb|tcb|utc)|\s?\((?:tdb|tcb|utc|tt|tai)\))?)[\s_+-]*(\d{4,}(?:\.\d+)?)\s*$", re.IGNORECASE
+)
 """Date from which times count, in a name such as ``MJD-60000``."""
 
 
@@ -127,6 +129,10 @@ class Evidence:
     def distinct(self, name: str) -> list[str]:
         """Return the different texts of a column, sorted, without missing ones."""
         return sorted({text for text in texts(self.values(name)) if text})
+
+    def distinct_of_key(self, key: str) -> list[str]:
+        """Return the different texts of the columns with a plain name."""
+        return sorted({text for name in self.header if key in self.keys[name] for text in self.distinct(name)})
 
     def are_same(self, name: str, other: str) -> bool:
         """Return whether two columns hold the same values."""

@@ -224,7 +224,8 @@ HISTORIES: Final[Mapping[str, str]] = {
 def _find_roles(evidence: Evidence, roles: Roles, options: TableOptions, name: str) -> Roles:
     """Find the column of each role. ``name`` is that of the file."""
     is_positional = evidence.is_positional and not any(map(evidence.is_all_filters, roles.points))
-    survey = find_survey(evidence.header, evidence.all_keys, f"{name} {options.survey}" if is_positional else "")
+    file = f"{name} {options.survey}" if is_positional else ""
+    survey = find_survey(evidence.header, evidence.all_keys, file, evidence.distinct_of_key)
     roles = replace(roles, survey=survey)
     if survey.name:
         roles = roles.guess("", "", f"the columns are those of {survey.name}")

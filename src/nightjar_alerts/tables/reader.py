@@ -808,15 +808,15 @@ class Table:
     def _mjd(self, layout: Layout, column: Array) -> tuple[Float64, Bool]:
         form = layout.time.format
         mjd, bad = iso_times(texts(column)) if form == "iso" and column.dtype.kind != "M" else numbers(column)
-        mjd = mjd + layout.time.offset
         if form == "jd":
-            mjd -= JD_MINUS_MJD
+            mjd = mjd - JD_MINUS_MJD
         elif form == "unix":
             mjd = mjd / 86_400.0 + UNIX_EPOCH_MJD
         elif form == "unix_ms":
             mjd = mjd / MILLISECONDS_PER_DAY + UNIX_EPOCH_MJD
         elif form == "year":
             mjd = (mjd - 2000.0) * DAYS_PER_YEAR + MJD_OF_2000
+        mjd = mjd + layout.time.offset  # in days, whatever the format
         mjd[(mjd <= -1e5) | (np.abs(mjd) > 1e7)] = np.nan
         if layout.time.is_utc:
             mjd = mjd_tai_of_mjd(mjd, layout.time.shift_seconds)
@@ -935,10 +935,9 @@ def _is_moving(column: Array, rule: str) -> Bool:
 def _without(column: Array, sentinels: Sequence[float]) -> Array:
     """Return a column with sentinels as missing values."""
     if is_text(column):
-        found = [text for text in set(column) if isinstance(text, str) and text.lstrip().startswith("-")]
-        known = {text for text in found if _number(text) in sentinels}
-        if 0.0 in sentinels:
-            known |= {text for text in set(column) if isinstance(text, str) and _number(text) == 0.0}
+        are_negative = max(sentinels) < 0  # most are, and only texts with a sign need to be read
+        found = [text for text in set(column) if isinstance(text, str)]
+        known = {text for text in found if (not are_negative or "-" in text) and _number(text) in sentinels}
         return object_column([None if text in known else text for text in column]) if known else column
     if column.dtype.kind not in "fiu":
         return column

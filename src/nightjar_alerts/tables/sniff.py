@@ -75,6 +75,8 @@ _LATEX: Final = re.compile(
     rb"^\\(documentclass|begin\{|startdata|tablehead|usepackage)|^[^\n]{0,500}&[^\n]{0,500}\\\\[ \t]*\r?$", re.MULTILINE
 )
 _MARKDOWN: Final = re.compile(rb"^\|?[ \t]*:?-{3,}:?[ \t]*(\|[ \t]*:?-{3,}:?[ \t]*)+\|?[ \t]*\r?$", re.MULTILINE)
+_SALT: Final = re.compile(rb"^#[ \t]{0,9}Date[ \t]{0,9}:.{0,99}\n#", re.MULTILINE)
+"""Names of columns in a light curve of SALT, whose files have any ending."""
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 """Characters that text has not; of UTF-16, which begins with a mark, every second byte may be one."""
 CHECKED_TEXT: Final = 4096
@@ -135,6 +137,8 @@ def _format_of_content(head: bytes) -> str:
             return "html" if markup["html"] or _HTML.search(start[:CHECKED_TEXT]) else "xml"
     if start.startswith((b"{", b"[")):
         return "json"
+    if start.startswith((b"@", b"#")) and _SALT.search(start[:CHECKED_TEXT]):
+        return "csv"
     if _LATEX.search(start[:CHECKED_TEXT]):
         return "latex"
     lines = [line for line in start[:CHECKED_TEXT].splitlines()[:9] if not line.startswith(b"\\")]

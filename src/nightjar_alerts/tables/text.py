@@ -52,7 +52,8 @@ class _Form:
     ``separator`` is empty for white space, ``skip`` the number of lines before the first row, ``prefix`` the word in
     front of every row of a SNANA file, and ``constants`` the columns with one value. ``spans`` are the first and last
     character of each field of a table of fixed width, ``units`` those of the columns. ``with_errors`` are columns that
-    hold a value and its error, such as ``18.72 ± 0.10``; the errors become a column of their own.
+    hold a value and its error, such as ``18.72 ± 0.10``; the errors become a column of their own. ``section`` matches
+    lines between the rows that state the value of the first column of the rows below, such as ``filter B``.
     """
 
     names: tuple[str, ...]
@@ -64,6 +65,7 @@ class _Form:
     spans: tuple[tuple[int, int], ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     with_errors: Mapping[str, str] = field(default_factory=dict)
+    section: re.Pattern[str] | None = None
 
 
 class TextSource:
@@ -118,7 +120,9 @@ class TextSource:
         reader: Iterator[list[str]] = map(str.split, content)
         if form.prefix:
             reader = (row[1:] if row[:1] == [form.prefix] else [] for row in reader)
-        if form.spans:
+        if form.section:
+            reader = _in_sections(form.section, content)
+        elif form.spans:
             reader = ([line[start - 1 : end].strip() for start, end in form.spans] for line in content)
         elif form.separator == _BLANKS:
             reader = (_split(line, _BLANKS) for line in content)
@@ -156,6 +160,16 @@ class TextSource:
             else:
                 self.problems.add(f"{len(row)} fields instead of {width}", f"{self.name}, line {place}")
         return good
+
+
+def _in_sections(section: re.Pattern[str], content: Iterator[str]) -> Iterator[list[str]]:
+    """Yield the fields of rows behind the value of their section; lines of sections and comments have none."""
+    value = ""
+    for line in content:
+        match = section.match(line)
+        value = match[1] if match else value
+        fields = [] if match else line.split()
+        yield [value, *fields] if fields and not fields[0].startswith("#") else []
 
 
 def _lists_in(column: Array) -> Column:
@@ -251,7 +265,7 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _form_of(lines: Sequence[str], name: str) -> _Form:
     """Find the layout of a text table from its first lines. Raises TableError."""
-    if (known := _snana(lines) or _machine_readable(lines)) is not None:
+    if (known := next(filter(None, (read(lines) for read in _KNOWN_FORMS)), None)) is not None:
         return known
     content = [
         (place, line) for place, line in enumerate(lines) if line.strip() and not line.lstrip().startswith(("#", "\\"))
@@ -329,11 +343,13 @@ def _units_of_row(row: Sequence[str], width: int) -> dict[int, str]:
     fields = [text.strip().strip("'\"") for text in row]
     if len(fields) != width or not any(fields) or not all(not text or _UNIT.fullmatch(text) for text in fields):
         return {}
-    return {number: text.strip("()[]") for number, text in enumerate(fields) if text}
+    # Among units without brackets, those in brackets are of logarithms: vizier.cds.unistra.fr/vizier/doc/catstd-3.2.htx
+    marks = "()[]" if all(text.startswith(("(", "[")) for text in fields if text) else "()"
+    return {number: text.strip(marks) for number, text in enumerate(fields) if text}
 
 
 _UNIT: Final = re.compile(
-    r"[(\[][^()\[\]]{0,40}[)\]]|---?|mag|mmag|d|days?|MJD|JD|BJD|HJD|s|sec|seconds?|deg|degrees?|arcsec|[nuµμm]?Jy|"
+    r"[(\[][^()\[\]]{0,40}[)\]]|10[-+]\d{1,2}[A-Za-z]{1,9}|---?|mag|mmag|d|days?|MJD|JD|BJD|HJD|s|sec|seconds?|deg|degrees?|arcsec|[nuµμm]?Jy|"
     r"(micro|nano|milli)?jansky|adu|counts?|e-/s|electron/s|pix(el)?|[kM]?pc|AB|ABmag|Vega|none|1",
     re.IGNORECASE,
 )
@@ -370,6 +386,48 @@ def _snana(lines: Sequence[str]) -> _Form | None:
     return None
 
 
+_FILTER_LINE: Final = re.compile(r"filter[ \t]{1,9}(\S{1,40})\s{0,99}$")
+_DESIGNATION: Final = re.compile(r"#desig=[ \t]{0,9}(\S{1,40})")
+
+
+def _snoopy(lines: Sequence[str]) -> _Form | None:
+    """Return the layout of SNooPy's text: a line of name, redshift and position, then rows below lines of filters.
+
+    Source: https://csp.obs.carnegiescience.edu/data/snpy/documentation/ASCII_format
+    """
+    if len(lines) < 2 or not _FILTER_LINE.match(lines[1]) or len(head := lines[0].split()) != 4:
+        return None
+    if not all(map(_is_number, head[1:])):
+        return None
+    constants = dict(zip(("name", "redshift", "ra", "dec"), head, strict=True))
+    return _Form(("filter", "time", "mag", "mag_err"), "", 1, constants=constants, section=_FILTER_LINE)
+
+
+def _asas(lines: Sequence[str]) -> _Form | None:
+    """Return the layout of ASAS-3: datasets with a designation, which may be of several stars, each with a header."""
+    names = next((line.lstrip("# ").split() for line in lines if re.match(r"#\s{0,20}HJD\s{1,20}MAG_0\b", line)), None)
+    if names is None or not any(map(_DESIGNATION.match, lines)):
+        return None
+    return _Form(_unique(["designation", *names]), "", 0, section=_DESIGNATION)
+
+
+_SALT_NAME: Final = re.compile(r"#\s{0,9}(?:([A-Za-z_]\w{0,40})\s{0,9}:|(end)\s{0,99}$)")
+_SALT_KEYS: Final = {"SN": "name", "BAND": "band", "MAGSYS": "magsys", "Z_HELIO": "redshift", "REDSHIFT": "redshift"}
+
+
+def _salt(lines: Sequence[str]) -> _Form | None:
+    """Return the layout of SALT's light curves: keys behind ``@``, a line for the name of each column, and ``#end :``.
+
+    Source: https://github.com/sncosmo/sncosmo/blob/master/sncosmo/io.py
+    """
+    names = [(place, match[1] or match[2]) for place, line in enumerate(lines) if (match := _SALT_NAME.match(line))]
+    if len(names) < 3 or names[-1][1] != "end":
+        return None
+    pairs = [line[1:].split() for line in lines[: names[-1][0]] if line.startswith("@")]
+    constants = {_SALT_KEYS[pair[0]]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _SALT_KEYS}
+    return _Form(_unique([name for _, name in names[:-1]]), "", names[-1][0] + 1, constants=constants)
+
+
 _BYTES: Final = re.compile(
     r"\s{0,9}(?:(?P<first>\d{1,5})\s{0,3}-)?\s{0,5}(?P<last>\d{1,5})\s{1,9}[AIFEDL][\d.]{0,9}\s{1,9}(?P<unit>\S{1,40})"
     r"\s{1,20}(?P<label>\S{1,100})(?:\s(?P<explanation>.*)|$)"
@@ -397,3 +455,6 @@ def _machine_readable(lines: Sequence[str]) -> _Form | None:
         if zero := _ZERO_OF_TIMES.search(row["explanation"] or ""):
             units[name] = zero[0]
     return _Form(names, skip=rules[-1] + 1, spans=spans, units=units)
+
+
+_KNOWN_FORMS: Final = (_snana, _machine_readable, _snoopy, _asas, _salt)

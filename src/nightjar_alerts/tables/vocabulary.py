@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
@@ -103,11 +103,23 @@ SURE_MAGNITUDES: Final = RANKS["mag"].keys() - {"brightness", "value"}
 """Names that fluxes do not have."""
 
 
+_POWER: Final = re.compile(r"(?:1(?:\.0{0,9})?[eE]|(?:1[x*×])?10(?:\^|\*\*)?)\{?([-+]?\d{1,2})\}?\*?(?=[A-Za-z])")
+SAME_FACTOR: Final = 1e-9
+
+
 def unit_of(text: str) -> SourceUnit | None:
     """Return the unit of flux that a text names, None where it names none."""
-    if text.strip() == "MJy":
+    bare = re.sub(r"[\s_]", "", text).replace("µ", "u").replace("μ", "u")
+    power = 0
+    if match := _POWER.match(bare):  # such as 10^-6 Jy, 1e-06 Jy, and 10-6Jy of VizieR
+        power, bare = int(match[1]), bare[match.end() :]
+    if bare == "MJy":
         return None
-    return _UNITS.get(re.sub(r"[\s_]", "", text).replace("µ", "u").replace("μ", "u").lower())
+    unit = _UNITS.get(bare.lower())
+    if not power or unit is None:
+        return unit
+    factor = NJY_PER_UNIT[unit] * 10.0**power
+    return next((other for other, njy in NJY_PER_UNIT.items() if abs(njy / factor - 1) < SAME_FACTOR), None)
 
 
 def names_magnitudes(unit: str) -> bool:
@@ -131,12 +143,19 @@ def njy_of_unit(text: str) -> float | None:
     return None if zero_point is None else float(njy_of_magnitude(zero_point))
 
 
+_SCALED: Final = re.compile(r"\d|/|log|dex", re.IGNORECASE)
+
+
 def unit_in_name(name: str) -> SourceUnit | None:
     """Return the unit of flux in a column's name (``flux [uJy]``, ``f_nu_mJy``, ``forcedujy``), None without one."""
     bracket = re.search(r"[\[(]([^\])]+)[\])]", name)
     field = last_part(name)
     ending = re.search(r"(nJy|uJy|µJy|mJy|Jy|njy|ujy|mjy|microjy|nanojy)$", field)
-    parts = [bracket and bracket[1], *re.split(r"[^A-Za-zµμ]+", field), ending and ending[1]]
+    if bracket and (unit := unit_of(bracket[1])):
+        return unit
+    if bracket and _SCALED.search(bracket[1]):
+        return None  # such as 0.1 mJy, mJy/beam and log Jy
+    parts = [*re.split(r"[^A-Za-zµμ]+", field), ending and ending[1]]
     return next((unit for part in parts if part and (unit := unit_of(part))), None)
 
 
@@ -151,6 +170,7 @@ class SurveyLayout:
     name : of the survey's table, for people. source : where this is documented.
     columns : columns by which it is known, and ``any_column``, one of which it has as well; header : all columns as
         they are written; file : pattern of the file's name, for columns without names.
+    where : values that a column may have, if there is one; tables with others have another layout.
     survey, band, unit, zero_point, mag_system, filter_numbers, time_offset : as in :class:`TableOptions`.
     zero_points : AB zero point of fluxes by filter.
     kind : kind of flux. usual_kind : kind if the light curves do not show it.
@@ -167,6 +187,7 @@ class SurveyLayout:
     any_column: frozenset[str] = frozenset()
     header: tuple[str, ...] = ()
     file: str = ""
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     survey: str = ""
     band: str = ""
     unit: SourceUnit | None = None
@@ -208,12 +229,15 @@ def _layouts() -> Iterator[SurveyLayout]:
 LAYOUTS: Final = tuple(_layouts())
 
 
-def find_survey(header: Sequence[str], keys: set[str], name: str = "") -> SurveyLayout:
+def find_survey(
+    header: Sequence[str], keys: set[str], name: str = "", values: Callable[[str], Sequence[str]] = lambda _: ()
+) -> SurveyLayout:
     """Return the layout with the most columns among those of a table.
 
     Parameters
     ----------
     keys : plain names of all columns. name : of the file and the survey, empty if the columns have names.
+    values : returns the different values of the column with a plain name.
     """
 
     def score(layout: SurveyLayout) -> int:
@@ -222,6 +246,8 @@ def find_survey(header: Sequence[str], keys: set[str], name: str = "") -> Survey
         if layout.file:
             return int(bool(re.search(layout.file, name, re.IGNORECASE))) if name else 0
         if not layout.columns <= keys or (layout.any_column and not layout.any_column & keys):
+            return 0
+        if any(not set(values(key)) <= set(known) for key, known in layout.where.items()):
             return 0
         return len(layout.columns)
 

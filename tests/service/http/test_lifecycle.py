@@ -133,6 +133,7 @@ def test_service_drain_finishes_requests_in_progress() -> None:
         wait_until(lambda: edge.server.should_exit)
         network.release()
         assert (client.status(), late.status()) == (200, 200)
+        assert b"connection: close" in late.reply.lower()
     assert edge.server.exit_status == 0
 
 

@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.admission import Admission
 from nightjar_alerts.service.http.edge.errors import Problem, ProblemError
 from nightjar_alerts.service.http.edge.keys import KeyRing, Quotas
 from nightjar_alerts.service.http.edge.middleware import AuthMiddleware, RequestMiddleware
@@ -156,7 +157,7 @@ async def test_auth_request_that_ends_with_503_is_refunded_unless_its_response_h
         pass
 
     quotas = Quotas({"*": KeyLimits(requests_per_day=1)}, Metrics())
-    guard = AuthMiddleware(app, KeyRing({}), max_requests=1, quotas=quotas)
+    guard = AuthMiddleware(app, Admission(KeyRing({}), max_requests=1, quotas=quotas))
     kinds = []
     for _ in range(2):
         scope = {"type": "http", "method": "POST", "path": "/v1/classify", "headers": []}

@@ -3,36 +3,22 @@
 ``test_routes_oip`` uses Triton's client, which is in the environment of the tests.
 """
 
-import json
-import subprocess
-import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.edge import Live
+from support.oip_clients.environment import run_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-SCRIPTS = Path(__file__).parents[2] / "support" / "oip_clients"
 MODEL, VERSION = "echo", "0.0.1"
 
 
 def results(edge: Live, folder: Path, package: str, version: str) -> list[Any]:
-    """Install a client, classify light curves with it, and return its output lines."""
-    venv.create(folder, with_pip=True)
-    python = str(folder / "bin" / "python")
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{package}=={version}"]
-    if (installed := subprocess.run(install, capture_output=True, text=True)).returncode:
-        pytest.skip(
-            f"pip cannot install {package}=={version}, set its index (PIP_INDEX_URL): {installed.stderr[-300:]}"
-        )
-    script = SCRIPTS / f"with_{package}.py"
-    command = [python, "-W", "ignore", str(script), edge.url, MODEL, VERSION]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    """Classify light curves with a client, and return its output lines."""
+    return run_client(folder, f"with_{package}.py", [f"{package}=={version}"], edge.url, MODEL, VERSION)
 
 
 def test_mlserver_codecs_encode_and_decode_light_curves(edge: Live, tmp_path: Path) -> None:

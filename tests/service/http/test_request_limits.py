@@ -9,9 +9,8 @@ import pytest
 
 from nightjar_alerts.core.request import MAX_ID_LENGTH
 from nightjar_alerts.service.http.edge.errors import Problem
-from nightjar_alerts.service.http.endpoint import LARGE_BYTES
 from nightjar_alerts.service.http.formats import NDJSON_TYPE
-from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.lifecycle import LARGE_BYTES, Service
 from support import alerts
 from support.edge import Live, Network, curve, live, loader, raw_head, wait_until
 from support.oip import JSON_LENGTH, binary_body, history, json_body

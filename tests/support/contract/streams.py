@@ -199,7 +199,8 @@ def probes(folder: Path) -> Records:
             deadline = time.monotonic() + 60
             while client.xlen("results") + client.xlen("dead") < 2 and time.monotonic() < deadline:
                 time.sleep(0.05)
-            send_until(Case("", "GET", "/metrics", until="lag_messages{"), worker.port)  # asked for every few seconds
+            for counted in ("lag_messages{", 'stage="dead_letters"', 'ending="dead"'):  # some time after the records
+                send_until(Case("", "GET", "/metrics", until=counted), worker.port)
             paths = ("/healthz", "/readyz", "/metrics", "/nowhere")
             replies = {path: send(Case("", "GET", path), worker.port) for path in paths}
         finally:

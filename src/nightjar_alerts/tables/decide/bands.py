@@ -36,7 +36,11 @@ def find_band(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
         return _wide_of_survey(evidence, roles)
     pool = [*roles.points, *evidence.scalars] if roles.nested else roles.points
     roles = find(evidence, roles, options, "band", pool, evidence.holds_filters)
-    if "band" in roles.columns:
+    if (column := roles.columns.get("band")) is not None:
+        named = [name for name in candidates(evidence, roles, "band", pool) if evidence.is_all_filters(name)]
+        are_numbers = all(map(_NUMBERS.fullmatch, evidence.distinct(column)))
+        if named and are_numbers and "band" not in options.columns:  # such as band_name
+            return roles.without("band").taking(evidence, options, "band", named[0])
         return roles
     by_value = free(roles, pool, evidence.is_all_filters)
     if len(by_value) == 1:
@@ -250,14 +254,18 @@ def _decide_numbers(
 ) -> Decision[Mapping[str, str]]:
     scheme = options.filter_numbers or roles.survey.filter_numbers
     found = {int(name) for name in names if _NUMBERS.fullmatch(name)}
-    key = plain(last_part(column))
+    key, basis = plain(last_part(column)), ""
     if not scheme:
-        if survey_of(roles, options) == "ztf" or (key in ("fid", "filterid") and found <= {1, 2, 3}):
+        if survey_of(roles, options) == "ztf" or (key == "fid" and found <= {1, 2, 3}):
             scheme = "ztf"
-        elif (0 in found and found <= set(range(6))) or key in ("passband", "passbandid", "lsstband"):
+        elif key in ("passband", "passbandid", "lsstband"):
             scheme = "lsst"
+        elif key == "filterid" and found <= {1, 2, 3}:
+            scheme, basis = "ztf", "assumed: "  # VISTA has 1 Z, 2 Y, 3 J
+        elif 0 in found and found <= set(range(6)):
+            scheme, basis = "lsst", "assumed: "
         elif found & {4, 5} and found <= set(range(1, 6)):
-            scheme = "ps1"
+            scheme, basis = "ps1", "assumed: "
     described = {
         name: ", ".join(f"{number} {band}" for number, band in numbering.items())
         for name, numbering in NUMBERINGS.items()
@@ -266,6 +274,6 @@ def _decide_numbers(
         listed = ", ".join(map(str, sorted(found)))
         choices = [Choice(name, text) for name, text in described.items()]
         raise TableQuestion(f"Which filters are the numbers {listed} in {column!r}?", "filter_numbers", choices)
-    text = f"numbers in {column!r} are filters of {scheme} ({described[scheme]})"
+    text = f"{basis}numbers in {column!r} are filters of {scheme} ({described[scheme]})"
     guesses = () if options.filter_numbers else (Guess("filter_numbers", scheme, text),)
     return Decision(NUMBERINGS[scheme], guesses)

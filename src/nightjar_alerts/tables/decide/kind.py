@@ -19,8 +19,9 @@ def decide_kind(roles: Roles, options: TableOptions) -> Decision[FluxKind | Lite
     """Decide by options, the name of the column, or the survey; empty if the light curves have to show it."""
     if options.flux_kind:
         return Decision(options.flux_kind)
-    name = plain(last_part(roles.columns.get("flux") or roles.columns.get("mag") or ""))
-    kind = "total" if name in TOTAL else "difference" if name in DIFFERENCE else roles.survey.kind
+    field = last_part(roles.columns.get("flux") or roles.columns.get("mag") or "").lower()
+    name, is_of_ztf = plain(field), field == "magpsf"  # other surveys name their total magnitudes mag_psf
+    kind = "total" if name in TOTAL else "difference" if name in DIFFERENCE or is_of_ztf else roles.survey.kind
     if not kind:
         return Decision("")
     return Decision(kind, (Guess("flux_kind", kind, KIND_TEXTS[kind]),))

@@ -1,14 +1,14 @@
 """Which column names the objects, and whether rows contradict that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from nightjar_alerts.models.photometry import Float64
-from nightjar_alerts.tables.columns import Bool, is_text, texts
+from nightjar_alerts.tables.columns import MISSING_TEXTS, Bool, is_text, texts
 from nightjar_alerts.tables.evidence import Evidence
 from nightjar_alerts.tables.options import Choice, Guess, TableOptions, TableQuestion
 from nightjar_alerts.tables.roles import Roles, candidates, find, free
@@ -70,10 +70,10 @@ def find_names(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles
 
 def _holds_names(evidence: Evidence, roles: Roles, name: str) -> bool:
     """Return whether a column may hold names of objects: they repeat, unless the column's name shows what they are."""
-    if evidence.values(name).dtype.kind == "f" and not evidence.is_whole(name):
+    if evidence.is_numeric(name) and not evidence.is_whole(name):  # such as dnearestrefsrc of ZTF, also in text
         return False
     names = texts(evidence.values(name))
-    present = [text for text in names if text]
+    present = [text for text in names if text.lower() not in MISSING_TEXTS]
     is_row_number = not roles.nested and len(present) > 3 and len(set(present)) == len(present)
     if is_row_number and not evidence.keys[name] & STRONG_IDS:
         return False
@@ -174,11 +174,15 @@ def check_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> tu
         return ()
     names = _names_of_rows(evidence, roles)
     if "object_id" in roles.columns:
-        if not (apart := _apart(evidence, roles, names)):
-            return ()
-        listed = ", ".join(apart[:SHOWN_NAMES]) + (" ..." if len(apart) > SHOWN_NAMES else "")
-        text = f"assumed: rows of {listed} are one object each, although they are farther apart than "
-        return (Guess("columns.object_id", "", f"{text}{MAX_SPREAD_ARCSEC:g} arcseconds"),)
+        guesses = list[Guess]()
+        if apart := _apart(evidence, roles, names):
+            listed = ", ".join(apart[:SHOWN_NAMES]) + (" ..." if len(apart) > SHOWN_NAMES else "")
+            text = f"assumed: rows of {listed} are one object each, although they are farther apart than "
+            guesses.append(Guess("columns.object_id", "", f"{text}{MAX_SPREAD_ARCSEC:g} arcseconds"))
+        if similar := _similar(names):
+            text = "are different objects, although their names differ in capital letters, blanks or underscores only"
+            guesses.append(Guess("columns.object_id", "", f"assumed: {' and '.join(similar)} {text}"))
+        return tuple(guesses)
     count = int(_contradictory(evidence, roles).sum())
     if not count or options.object_id or "object_id" in options.columns:
         return ()
@@ -196,6 +200,14 @@ def check_objects(evidence: Evidence, roles: Roles, options: TableOptions) -> tu
         )
     hint = f"; columns that may name objects: {', '.join(columns)}" if columns else ""
     return (Guess("columns.object_id", "", text + hint),)
+
+
+def _similar(names: Iterable[object]) -> list[str]:
+    """Return the first names that differ in capital letters, blanks and underscores only; empty without any."""
+    known: dict[str, list[str]] = {}
+    for name in sorted(set(map(str, names))):
+        known.setdefault(re.sub(r"[\s_]", "", name).lower(), []).append(name)
+    return next((same for same in known.values() if len(same) > 1), [])[:SHOWN_NAMES]
 
 
 def _names_of_rows(evidence: Evidence, roles: Roles) -> Sequence[str]:
@@ -294,4 +306,5 @@ def are_contradictory(value: Float64, error: Float64) -> bool:
     if good.sum() < 2:
         return False
     low, high = int(np.argmin(np.where(good, value, np.inf))), int(np.argmax(np.where(good, value, -np.inf)))
-    return bool(value[high] - value[low] > MAX_SIGMA * np.hypot(error[high], error[low]))
+    with np.errstate(over="ignore"):  # of fluxes that are not plausible
+        return bool(value[high] - value[low] > MAX_SIGMA * np.hypot(error[high], error[low]))

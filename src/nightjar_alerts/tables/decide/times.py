@@ -17,6 +17,12 @@ SPREADSHEET_DAYS: Final = (36_526, 47_500)
 """Spreadsheet day numbers of the years 2000 to 2030; read as MJD they would lie before 1989."""
 SPREADSHEET_ZERO: Final = 15_018
 """MJD of day 0 of a spreadsheet."""
+LATEST_UNIX: Final = 4.1e9
+"""Seconds since 1970 in the year 2099; MJD in seconds is larger since 1988."""
+UNIX_ZERO: Final = 40_587.0
+"""MJD of seconds since 1970."""
+JULIAN_DATES: Final = (2_396_759.0, 2_488_070.0)
+"""Of the years 1850 and 2100."""
 CHECKED_CLOCKS: Final = 64
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 
@@ -45,8 +51,8 @@ def find_time(evidence: Evidence, roles: Roles, options: TableOptions) -> Roles:
         likely = likely[:1] or numeric[:1]
     if len(likely) == 1:
         return roles.taking(evidence, options, "time", likely[0])
-    own = {split[0] for name in roles.points if (split := filter_and_role(name)) and split[1] == "time"}
-    if not likely and len(own) > 1:  # times by filter
+    own = {name: split[0] for name in roles.points if (split := filter_and_role(name)) and split[1] == "time"}
+    if len(set(own.values())) > 1 and set(likely) <= own.keys():  # times by filter
         return roles
     choices = [Choice(name, "looks like dates") for name in likely]
     has_brightness = candidates(evidence, roles, "mag") or candidates(evidence, roles, "flux")
@@ -94,16 +100,23 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _offset(offset, f"{offset}", f"times in {name!r} count from MJD {offset:g}")
     if 2.3e6 < middle < 2.6e6:
         return _format("jd", f"times in {name!r} are Julian dates")
-    if 1e8 < middle < 1e10:
+    if 1e8 < middle < LATEST_UNIX:
         return _format("unix", f"times in {name!r} are seconds since 1970")
+    if LATEST_UNIX <= middle < 1e10:  # TAI of SDSS
+        text = f"{'' if 'tai' in key else 'assumed: '}times in {name!r} are MJD in seconds"
+        return Decision(TimeScale("unix", -UNIX_ZERO), (Guess("", "", text),))
     if 1e11 < middle < 1e13:
         return _format("unix_ms", f"times in {name!r} are milliseconds since 1970")
     if 1850 < middle < 2150 and ("year" in key or key in ("epoch", "date")):
         return _format("year", f"times in {name!r} are decimal years")
     if 19_000_101 <= middle <= 21_001_231:
         return _format("iso", f"times in {name!r} are dates as YYYYMMDD")
-    if -2_000 <= middle < 15_000 and zero:
+    if zero and (-2_000 <= middle < 15_000 or JULIAN_DATES[0] < middle + zero < JULIAN_DATES[1]):
         return _zero(name, zero)
+    if zero and zero != 2_400_000 and 15_000 <= middle < 100_000:
+        text = f"By its name or unit, {name!r} counts from JD {zero:.1f}, but its values, such as {middle:.2f}, do not."
+        choices = [Choice("0", "they are MJD"), Choice("-0.5", "they are JD - 2400000")]
+        raise TableQuestion(text, "time_offset", choices)
     if 15_000 <= middle < 100_000 and (zero == 2_400_000 or key == "rjd") and "mjd" not in key:
         return _zero(name, 2_400_000)
     if 15_000 <= middle < 100_000 and is_jd and not zero:
@@ -113,7 +126,7 @@ def _time_scale(evidence: Evidence, roles: Roles, name: str, middle: float) -> D
         return _zero(name, known) if known else _zero(name, 2_450_000.0, "assumed: ")
     if middle < 15_000 and evidence.is_positional:
         return _zero(name, 2_450_000.0, "assumed: ")
-    if middle < 15_000 and not key.startswith("mjd"):
+    if middle < 15_000:
         return _offset(0.0, "0", f"assumed: times in {name!r} are days from an unknown date, which does not matter")
     return Decision(TimeScale())
 
@@ -133,7 +146,8 @@ def _zero(name: str, zero: float, basis: str = "") -> Decision[TimeScale]:
 
 def _zero_in(text: str) -> float:
     """Return the date from which times count by a text such as ``HJD-2450000`` or ``JD (2450000+)``, 0 without one."""
-    found = ZERO_IN_NAME.search(re.sub(r"[()\[\]+]|,?\s*(days?|d)$", " ", text))
+    bare = re.sub(r"\((?:tdb|tcb|utc|tt|tai)\)", "", text, flags=re.IGNORECASE)
+    found = ZERO_IN_NAME.search(re.sub(r"[()\[\]+]|,?\s*(days?|d)$", " ", bare))
     return float(found[2]) if found else 0.0
 
 

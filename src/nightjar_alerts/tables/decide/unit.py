@@ -242,6 +242,8 @@ def decide_error_units(
                 guesses.append(Guess("", "", f"errors in {name!r} are in {unit}"))
         elif evidence.zero_point(name) is not None or not OTHER_UNIT.search(stated):
             continue
+        elif stated in {evidence.units.get(flux, "") for flux in roles.all("flux")}:
+            continue  # the flux was given a scale, whatever the unit
         elif not COUNTS_UNIT.search(stated) or not _may_be_counts(evidence, roles):
             raise _unsupported(name, stated)
     for name in roles.all("mag_err"):
