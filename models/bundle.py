@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the base install reads bundles without onnxruntime
     from nightjar_alerts.models.runtime import Provider
 
 PRETRAINED = Path(__file__).parent / "pretrained"
-DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.1.0"
+DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.1.1"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"
