@@ -115,7 +115,8 @@ class FollowUpList:
             f"{self._class}: {len(ranked):,} of {self._read:,} classified light curves, of which {median:.1f} "
             f"({low:.1f} to {high:.1f}) are expected to be true under the class shares {', '.join(self._shares)}"
         )
-        for cut in sorted({one.cut for one in ranked}, key=lambda cut: cut.days or float("inf")):
+        used = {cut for cut in self._cuts.values() if cut is not None}
+        for cut in sorted(used, key=lambda cut: cut.days or float("inf")):
             yield (
                 f"{_duration(cut.days)}: probability of at least {cut.threshold:g}, purity {_text(cut.purity)}, "
                 f"completeness {_text(cut.completeness)}"
