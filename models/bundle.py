@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from nightjar_alerts.models.follow_up import FollowUp
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.metadata import Context
 from nightjar_alerts.models.photometry import BANDS, BandMap, FluxUnit
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # the base install reads bundles without onnxruntime
     from nightjar_alerts.models.runtime import Provider
 
 PRETRAINED = Path(__file__).parent / "pretrained"
-DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.1.0"
+DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "3.1.1"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"
@@ -249,6 +250,7 @@ class Manifest(_Frozen):
     domain : light curves on which the quality was measured; None if not stated.
     prior, priors : class shares that the probabilities assume, and others that requests may select by name.
     ensemble : boosted trees whose probabilities are combined with the network's, in the same graph.
+    follow_up : purity and completeness of lists of each class, by name of the class shares.
     context : evidence that the network has already learned to use (:class:`models.metadata.Context`).
     input_statistics : distribution of the training light curves; None if not stated.
     survey_statistics : distribution of the training light curves of each survey, by survey name as in requests.
@@ -278,6 +280,7 @@ class Manifest(_Frozen):
     calibration: Calibration = Calibration(method="none", temperature=1.0)
     novelty: Novelty | None = None
     prediction_sets: PredictionSets | None = None
+    follow_up: dict[Annotated[str, Field(pattern=SLUG)], FollowUp] = {}
     recipe: dict[str, Any]
     data: dict[str, Any]
     input_statistics: InputStatistics | None = None
@@ -304,6 +307,13 @@ class Manifest(_Frozen):
                 raise ValueError(f"the prior {name} needs shares of known classes, one of them above zero")
         if self.context is not None and not set(self.context.galactic or ()) <= names:
             raise ValueError("galactic classes must be classes of the taxonomy")
+        return self
+
+    @model_validator(mode="after")
+    def _follow_up_fits(self) -> Self:
+        for name, lists in self.follow_up.items():
+            if lists.classes.keys() != set(self.taxonomy.names):
+                raise ValueError(f"follow_up.{name} must name every class of the taxonomy, and nothing else")
         return self
 
     @model_validator(mode="after")

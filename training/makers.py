@@ -47,6 +47,7 @@ def add_makers(commands: Commands) -> None:
     _add_trees(tools)
     _add_ztf_types(tools)
     _add_drift(tools)
+    _add_follow_up(tools)
     _add_incomplete(tools)
     _add_baseline(tools)
     _add_crossvalidate(tools)
@@ -236,6 +237,30 @@ def _drift(options: argparse.Namespace) -> None:
     report = measure_drift(options.bundle, sample, options.part)
     write_json(options.report, report, indent=None)
     sys.stdout.write(drift_page(report))
+
+
+def _add_follow_up(tools: Commands) -> None:
+    text = "measure purity and completeness of lists of each class, and store them in a bundle"
+    parser = add_command(tools, "follow-up", _follow_up, text)
+    parser.add_argument("bundle", type=Path, help="bundle folder; its manifest is rewritten, but not with --surveys")
+    _add_surveys(parser)
+    text = "folder like real/ with sets that were not used in training: compare the purity there with the stated one"
+    parser.add_argument("--surveys", type=Path, help=text)
+    parser.add_argument("--purity", type=share, default=0.8, help="stated purity that is compared")
+
+
+def _follow_up(options: argparse.Namespace) -> None:
+    from nightjar_alerts.training.data.surveys import load_surveys
+    from nightjar_alerts.training.score.follow_up import add_follow_up, compare_purity
+
+    sample = load_surveys(options.data, options.cache)
+    if options.surveys is not None:
+        print_json(compare_purity(options.bundle, sample, options.surveys, options.purity))
+        return
+    bundle = add_follow_up(options.bundle, sample)
+    print_json(
+        {name: {one: lists.purest(one) for one in lists.classes} for name, lists in bundle.manifest.follow_up.items()}
+    )
 
 
 def _add_incomplete(tools: Commands) -> None:

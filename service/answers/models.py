@@ -9,6 +9,7 @@ from nightjar_alerts.core.result import ClassifierProvenance
 from nightjar_alerts.core.schemas import descriptions
 from nightjar_alerts.core.serializer import classifier_provenance
 from nightjar_alerts.models.bundle import Bundle, Calibration
+from nightjar_alerts.models.follow_up import FollowUp
 from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.models.posterior import Domain, Novelty, Posterior, PredictionSets
@@ -61,6 +62,9 @@ class ClassifierDescription(Reply):
     prediction_sets: PredictionSets | None = Field(
         description="thresholds of prediction sets; null if the model has none"
     )
+    follow_up: dict[str, FollowUp] = Field(
+        description="purity and completeness of lists of each class, by name of the class shares; empty if not measured"
+    )
     priors: list[str] = Field(description="names of the class shares that requests can select")
     domain: Domain | None = Field(description="light curves on which the model was evaluated; null if not stated")
 
@@ -95,6 +99,7 @@ def describe(bundle: Bundle, provider: str, aliases: Sequence[str] = ()) -> Clas
         calibration_details=manifest.calibration,
         novelty=manifest.novelty,
         prediction_sets=manifest.prediction_sets,
+        follow_up=manifest.follow_up,
         priors=list(Posterior(manifest).names),
         domain=manifest.domain,
     )

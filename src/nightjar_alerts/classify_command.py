@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TextIO
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.core.errors import located
 from nightjar_alerts.core.request import Options
+from nightjar_alerts.follow_up_list import FollowUpList, SelectionError, Stated
 from nightjar_alerts.inputs import (
     File,
     Input,
@@ -35,6 +36,7 @@ from nightjar_alerts.inputs import (
     inputs_of_file,
 )
 from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.models.follow_up import FollowUp
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.names import file_key, file_name, printable
 from nightjar_alerts.outputs import COMPRESSED, SUFFIXES, OutputError, check_path, encode_line
@@ -146,6 +148,12 @@ def _parser(settings: ClientSettings) -> argparse.ArgumentParser:
     help_of_output = f"write a table: {endings}; - is JSON Lines on standard output"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=help_of_output)
     parser.add_argument("--probabilities", action="store_true", help="add a column per class to the output")
+    parser.add_argument(
+        "--select",
+        metavar="CLASS",
+        help="print a ranked list of the objects of a class instead, with the number of true ones to expect",
+    )
+    parser.add_argument("--purity", type=_fraction, help="purity of that list, such as 0.8, for the shares of --prior")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write a picture (SVG) per object into this folder")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run with the same output")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
@@ -170,7 +178,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         type=_prior,
         help="class shares that the results assume: a name, such as lsst-alerts, or weights in JSON",
     )
-    parser.add_argument("--coverage", type=_coverage, help="coverage of the prediction sets, such as 0.95")
+    parser.add_argument("--coverage", type=_fraction, help="coverage of the prediction sets, such as 0.95")
 
 
 def add_table_options(group: Any) -> None:
@@ -266,7 +274,7 @@ def _prior(text: str) -> str | dict[str, float]:
     return weights
 
 
-def _coverage(text: str) -> float:
+def _fraction(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 1")
@@ -359,7 +367,9 @@ def run(options: argparse.Namespace) -> int:
         except TableError as error:
             raise UsageError(shell_text(error)) from error
         _check_output(options)
+        _check_selection(options)
         engine = stack.enter_context(_engine(options))
+        selection = None if options.select is None else _Selection(options, engine)
         unfinished = _open_partial(stack, options, engine)
         if unfinished is not None and unfinished.is_complete:
             _print(f"{options.output} is complete: there is nothing to resume")
@@ -372,11 +382,11 @@ def run(options: argparse.Namespace) -> int:
             if path.is_dir() and not any(file.path.is_relative_to(path) for file in found):
                 report.empty.append(str(path))
         reader = _Reader(files, of_tables, bounds, progress, options.quiet)
-        printer: ResultOutput | None = None if options.output else _Printer()
+        printer: ResultOutput | None = None if options.output or selection else _Printer()
         if options.output == STANDARD_OUTPUT:
             printer = _LinePrinter()
         pictures = None if options.plot is None else _Pictures(options.plot, progress, keep=options.resume)
-        outputs = [output for output in (unfinished, printer, pictures) if output is not None]
+        outputs = [output for output in (unfinished, printer, pictures, selection) if output is not None]
         try:
             _classify(reader, engine, options, report, outputs)
         except Exception:
@@ -387,6 +397,9 @@ def run(options: argparse.Namespace) -> int:
             pictures.end()
         if unfinished is not None:
             unfinished.complete(options.probabilities)
+    if selection is not None:
+        for line in selection.list.lines():
+            _print(line)
     to_stdout = options.output == STANDARD_OUTPUT
     for line in report.lines():
         _print(line, sys.stderr if to_stdout else None)
@@ -415,6 +428,53 @@ def _check_output(options: argparse.Namespace) -> None:
         if isinstance(error.__cause__, ImportError):
             raise
         raise UsageError(str(error)) from error
+
+
+def _check_selection(options: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not go with a list."""
+    if (options.select is None) != (options.purity is None):
+        raise UsageError("--select CLASS and --purity P belong together")
+    if options.select is None:
+        return
+    if options.resume:
+        raise UsageError("--select ranks all results of a run, so it does not go with --resume")
+    if options.output == STANDARD_OUTPUT:
+        raise UsageError("--select prints its list on standard output: name a file with --output")
+    if isinstance(options.prior, dict):
+        raise UsageError("--select needs class shares by name: purity is not stated for weights")
+
+
+def _stated(options: argparse.Namespace, engine: InputClassifier) -> Stated:
+    """Return what the models state about lists for follow-up."""
+    if not options.url:
+        from nightjar_alerts.classifier import Classifier
+
+        assert isinstance(engine, Classifier)
+        return {one.sha256: one.manifest.follow_up for one in engine.bundles.values()}
+    from nightjar_alerts.client import Client
+
+    assert isinstance(engine, Client)
+    return {
+        one["sha256"]: {name: FollowUp.model_validate(lists) for name, lists in one.get("follow_up", {}).items()}
+        for one in engine.models()
+    }
+
+
+class _Selection:
+    """The list of ``--select`` as an output."""
+
+    def __init__(self, options: argparse.Namespace, engine: InputClassifier) -> None:
+        try:
+            self.list = FollowUpList(_stated(options, engine), options.select, options.purity, options.prior or "")
+        except SelectionError as error:
+            raise UsageError(f"--select: {error}") from error
+
+    def add(self, named: NamedInput, results: Sequence[Result]) -> None:
+        """Add the results to the list."""
+        self.list.add(results, named.name)
+
+    def flush(self) -> None:
+        """Do nothing: the list is printed at the end."""
 
 
 def _open_partial(stack: ExitStack, options: argparse.Namespace, engine: InputClassifier) -> "PartialRun | None":

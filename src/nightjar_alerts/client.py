@@ -136,7 +136,13 @@ class _Options(Options, kw_only=True, frozen=True):
 
 
 T = TypeVar("T")
-ReplyT = TypeVar("ReplyT", ClassifyReply, AlertsReply, EvolutionReply)
+
+
+class _ModelsReply(msgspec.Struct):
+    models: list[dict[str, Any]]
+
+
+ReplyT = TypeVar("ReplyT", ClassifyReply, AlertsReply, EvolutionReply, _ModelsReply)
 Exchange = Generator[httpx.Request | float, Any, T]
 """Generator of requests to send, each followed by the response or connection error, or seconds to wait; returns T."""
 
@@ -211,6 +217,11 @@ class _Exchanges:
             ]
         ]
 
+    def models(self) -> Exchange[list[dict[str, Any]]]:
+        """Return the descriptions of the served models."""
+        reply = yield from self._exchange("/v1/models", _ModelsReply, None, _Options())
+        return reply.models
+
     def evolution(self, inputs: Iterable[Input], options: _Options) -> Exchange[Evolution]:
         """Classify one light curve or alert after each of its detections."""
         curve, _ = evolution_input(inputs)
@@ -223,11 +234,11 @@ class _Exchanges:
         self,
         path: str,
         kind: type[ReplyT],
-        content: Callable[[], tuple[bytes, str]],
+        content: Callable[[], tuple[bytes, str]] | None,
         options: _Options,
         in_query: bool = False,
     ) -> Exchange[ReplyT]:
-        """Send a request, retrying as configured; return its reply, of type ``kind``."""
+        """Send a request, retrying as configured; return its reply, of type ``kind``. GET if there is no content."""
         note = ""
         for attempt in range(self.retries + 1):
             remaining = options.remaining()
@@ -235,10 +246,13 @@ class _Exchanges:
             if in_query:
                 query |= {name: _text(value) for name, value in options.members().items()}
             timeout = self.timeout if remaining is None else min(self.timeout, remaining)
-            data, media_type = content()
-            response = yield self.http.build_request(
-                "POST", path, content=data, params=query, headers={"Content-Type": media_type}, timeout=timeout
-            )
+            if content is None:
+                response = yield self.http.build_request("GET", path, timeout=timeout)
+            else:
+                data, media_type = content()
+                response = yield self.http.build_request(
+                    "POST", path, content=data, params=query, headers={"Content-Type": media_type}, timeout=timeout
+                )
             if isinstance(response, httpx.Response) and response.status_code not in RETRIED_STATUSES:
                 return _reply(response, kind, self.url)
             if attempt == self.retries or isinstance(response, httpx.ReadTimeout):
@@ -464,6 +478,10 @@ class _Base(ABC, Generic[EvolutionT, StreamT]):
             deadline, request.options, embedding=embedding, prior=prior, coverage=coverage, experts=experts
         )
         return self._classify(request, options)
+
+    def models(self) -> Any:
+        """Return the descriptions of the served models, as ``GET /v1/models`` sends them. Raises ClientError."""
+        return self._run(self._exchanges.models())
 
     def evolution(
         self,

@@ -9,7 +9,7 @@ bundle's golden outputs.
 :func:`export_again` traces weights, calibration, novelty and trees with the current exporter, and compares the new
 graph with the bundle's golden outputs::
 
-    nightjar-train makers export-again models/pretrained/astro-moe-elasticc/3.1.0 build/again
+    nightjar-train makers export-again models/pretrained/astro-moe-elasticc/3.1.1 build/again
 """
 
 import hashlib

@@ -87,15 +87,19 @@ def _sample(sample: Sample, part: str, seed: int = 0) -> Sample:
     chosen = (
         (sample.part == PARTS.index(part)) & (sample.label >= 0) & ~np.isin(sample.source, sorted(EVALUATION_LABELS))
     )
-    sent = as_observed(sample.take(chosen))
-    order = np.random.default_rng(seed).permutation(len(sent))
-    kind = np.char.add(sent.source[order], sent.label[order].astype(np.str_))
+    return drawn_objects(as_observed(sample.take(chosen)), PER_CLASS_AND_SOURCE, seed)
+
+
+def drawn_objects(sample: Sample, most: int, seed: int) -> Sample:
+    """Draw at most ``most`` objects of each class and source."""
+    order = np.random.default_rng(seed).permutation(len(sample))
+    kind = np.char.add(sample.source[order], sample.label[order].astype(np.str_))
     _, kind_N = np.unique(kind, return_inverse=True)
     rank_N = np.zeros(len(order), dtype=np.int64)
     for number in range(kind_N.max(initial=-1) + 1):
         same_kind = kind_N == number
         rank_N[same_kind] = np.arange(same_kind.sum())
-    return sent.take(np.sort(order[rank_N < PER_CLASS_AND_SOURCE]))
+    return sample.take(np.sort(order[rank_N < most]))
 
 
 def band_table(predict: Predict, sample: Sample) -> dict[str, Any]:
@@ -118,17 +122,17 @@ def early_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     table = {}
     for count in COUNTS:
         objects = sample.take(sample.count(sample.detected) >= count)
-        early = objects.keep_points(objects.mjd <= _detection_time(objects, count))
+        early = objects.keep_points(objects.mjd <= detection_time(objects, count))
         table[f"{count} detections"] = _by_group(predict, early)
     for days in DAYS:
-        table[f"{days:.0f} days"] = _by_group(predict, _until(sample, days))
+        table[f"{days:.0f} days"] = _by_group(predict, until(sample, days))
     return table
 
 
-def _until(sample: Sample, days: float) -> Sample:
+def until(sample: Sample, days: float) -> Sample:
     """Return the detected objects as observed until some days after the first detection."""
     objects = sample.take(sample.count(sample.detected) >= 1)
-    return objects.keep_points(objects.mjd <= _detection_time(objects, 1) + days)
+    return objects.keep_points(objects.mjd <= detection_time(objects, 1) + days)
 
 
 def rare_table(predict: Predict, sample: Sample) -> dict[str, Any]:
@@ -140,7 +144,7 @@ def rare_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     """
     table: dict[str, Any] = {}
     for days in (*RARE_DAYS, np.inf):
-        objects = _until(sample, days)
+        objects = until(sample, days)
         if not len(objects):
             continue
         predictions = predict(objects)
@@ -160,7 +164,7 @@ def rare_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     return table
 
 
-def _detection_time(sample: Sample, count: int) -> NDArray[np.float64]:
+def detection_time(sample: Sample, count: int) -> NDArray[np.float64]:
     """Return the time of detection number ``count`` of each point's object, (P,)."""
     ends = np.array(
         [np.sort(sample.mjd[at][sample.detected[at]])[count - 1] for at in map(sample.points, range(len(sample)))]
@@ -196,7 +200,7 @@ def survey_table(predict: Predict, sample: Sample) -> dict[str, Any]:
     samples = {"whole": sample}
     for count in COUNTS:
         detected = sample.take(sample.count(sample.detected) >= count)
-        samples[f"{count} detections"] = detected.keep_points(detected.mjd <= _detection_time(detected, count))
+        samples[f"{count} detections"] = detected.keep_points(detected.mjd <= detection_time(detected, count))
     for name, objects in samples.items():
         predictions = predict(objects)
         source_N, label_N = objects.source[predictions.rows_N], objects.label[predictions.rows_N]

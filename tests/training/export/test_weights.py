@@ -78,7 +78,7 @@ def tensor_named(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
 def test_initial_weights_of_a_bundle_are_those_of_its_graph(source: str) -> None:
     found = weights.initial_weights(source)
     network, _ = weights.read_network(DEFAULT_BUNDLE)
-    assert found.origin == "astro-moe-elasticc 3.1.0"
+    assert found.origin == "astro-moe-elasticc 3.1.1"
     assert torch.equal(found.weights["light_curve.cls_1D"], network.state_dict()["light_curve.cls_1D"])
 
 

@@ -58,11 +58,11 @@ def test_band_table_every_row_shows_its_bands_alone() -> None:
 
 
 def with_supernova_probabilities(p_N: list[float]) -> object:
-    def predict(objects: Sample) -> SurveyPredictions:
+    def predict(objects: Sample) -> ServedPredictions:
         p_NC = np.full((len(objects), len(ELASTICC.names)), 0.01)
         p_NC[:, ELASTICC.names.index("SLSN")] = p_N
         usual = np.zeros(len(objects), np.bool_)
-        return SurveyPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual)
+        return ServedPredictions(np.arange(len(objects)), p_NC, p_NC > 0.5, np.zeros(len(objects)), usual, usual)
 
     return predict
 
