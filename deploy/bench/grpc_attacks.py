@@ -4,15 +4,17 @@ The frames are made here, as libraries refuse to make them. Headers are literals
 """
 
 import asyncio
+import contextlib
 import functools
 import struct
-import zlib
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from deploy.bench.hostile import Attack, AttackConnection, Target, crowd
+from nightjar_alerts.service.local import HOST
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0x0, 0x1, 0x3, 0x4, 0x6, 0x8, 0x9
@@ -37,12 +39,10 @@ def header_block(fields: Mapping[str, str]) -> bytes:
     return b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in texts)
 
 
-def request_headers(encoding: str = "") -> bytes:
+def request_headers() -> bytes:
     """Return the encoded headers of a call."""
     fields = {":method": "POST", ":scheme": "http", ":path": INFER, ":authority": "localhost", "te": "trailers"}
-    return header_block(
-        fields | {"content-type": "application/grpc"} | ({"grpc-encoding": encoding} if encoding else {})
-    )
+    return header_block(fields | {"content-type": "application/grpc"})
 
 
 def start(window: int = 65_535) -> bytes:
@@ -55,9 +55,9 @@ def streams(count: int) -> range:
     return range(1, 2 * count, 2)
 
 
-def data_frames(stream: int, message: bytes, compressed: bool = False) -> bytes:
+def data_frames(stream: int, message: bytes) -> bytes:
     """Return the frames of a message."""
-    whole = struct.pack(">BI", compressed, len(message)) + message
+    whole = struct.pack(">BI", 0, len(message)) + message
     parts = [whole[at : at + MAX_FRAME] for at in range(0, len(whole), MAX_FRAME)]
     return b"".join(frame(DATA, END_STREAM * (part is parts[-1]), stream, part) for part in parts)
 
@@ -166,23 +166,43 @@ def sending(frames: bytes) -> Callable[[AttackConnection], Coroutine[Any, Any, N
     return behave
 
 
-def calling(make: Callable[[], bytes], count: int, window: int = 65_535, encoding: str = "") -> Callable[..., Any]:
-    """Return an attack that sends a message again and again on all streams, from ``count`` connections."""
+def calling(make: Callable[[], bytes], count: int, compressed: bool = False) -> Callable[[Target], Any]:
+    """Return an attack with grpcio, which obeys flow control: one message, again and again, from ``count`` tasks."""
 
     async def run(target: Target) -> int:
-        message, headers = make(), request_headers(encoding)
+        import grpc
 
-        async def behave(peer: AttackConnection) -> None:
-            await peer.send(start(window))
-            for stream in streams(STREAMS):
-                call = frame(HEADERS, END_HEADERS, stream, headers)
-                if not await peer.send(call + data_frames(stream, message, compressed=bool(encoding)), 60.0):
-                    return
-            await peer.receive_all()
+        message = make()
+        kind = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
+        options = [("grpc.max_send_message_length", -1)]
 
-        return await crowd(target, max(1, int(count * target.scale)), behave, again=True)
+        async def call(channel: grpc.aio.Channel) -> int:
+            sent = 0
+            while target.active:
+                with contextlib.suppress(grpc.RpcError):
+                    await channel.unary_unary(INFER)(message, timeout=max(0.1, target.until - time.monotonic()))
+                sent += len(message)
+            return sent
+
+        async with grpc.aio.insecure_channel(f"{HOST}:{target.port}", options, kind) as channel:
+            return sum(await asyncio.gather(*(call(channel) for _ in range(max(1, int(count * target.scale))))))
 
     return run
+
+
+async def slow_readers(target: Target) -> int:
+    """Send valid calls, and allow the server to send no byte of their responses."""
+    message = embeddings()
+    calls = b"".join(
+        frame(HEADERS, END_HEADERS, stream, request_headers()) + data_frames(stream, message)
+        for stream in streams(STREAMS)
+    )
+
+    async def behave(peer: AttackConnection) -> None:
+        await peer.send(start(window=0) + calls)
+        await peer.until_the_end()
+
+    return await crowd(target, target.many(20), behave)
 
 
 @functools.cache
@@ -214,19 +234,17 @@ def lying_shapes() -> bytes:
     return request.SerializeToString()
 
 
-@functools.cache
-def bomb() -> bytes:
-    """Make a gzip that inflates a thousandfold."""
-    squeeze = zlib.compressobj(9, wbits=31)
-    return squeeze.compress(bytes(256 << 20)) + squeeze.flush()
+def zeros() -> bytes:
+    """Make a message that gzip shrinks a thousandfold."""
+    return bytes(64 << 20)
 
 
 @functools.cache
 def embeddings() -> bytes:
-    """Make a valid message with a small request and a large response."""
+    """Make a valid message with a large response, so small that a connection may send one on every stream at once."""
     from nightjar_alerts.service.grpc.messages import ModelInferRequest
 
-    curves, points = 200, 2
+    curves, points = 40, 2
     columns = {
         "mjd": ("FP64", np.tile(60_000.0 + np.arange(points), curves)),
         "flux": ("FP32", np.full(curves * points, 5000.0, np.float32)),
@@ -254,7 +272,7 @@ def grpc_attacks() -> list[Attack]:
         "many tensors": calling(many_tensors, 4),
         "many texts": calling(many_texts, 4),
         "lying shapes": calling(lying_shapes, 20),
-        "gzip bomb": calling(bomb, 8, encoding="gzip"),
-        "slow readers": calling(embeddings, 20, window=0),
+        "gzip bomb": calling(zeros, 4, compressed=True),
+        "slow readers": slow_readers,
     }
     return [Attack(f"gRPC {name}", run, is_grpc=True) for name, run in named.items()]

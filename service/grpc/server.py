@@ -21,6 +21,8 @@ from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.settings import Settings
 
 MAX_STREAMS: Final = 32
+READ_BYTES: Final = 64 * 1024
+"""What is read from a connection at a time: connections share few threads, and small frames are slow to process."""
 MAX_PENDING: Final = 4096
 """Number of calls that are not yet accepted beyond which gRPC ends some of them, whichever client they are of."""
 WINDOW_BYTES: Final = 16 * 1024
@@ -46,10 +48,12 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_connection_age_grace_ms", settings.max_deadline_ms),
         ("grpc.keepalive_time_ms", round(1000 * settings.stall_timeout)),
         ("grpc.keepalive_timeout_ms", round(1000 * settings.stall_timeout)),
+        ("grpc.keepalive_permit_without_calls", 1),  # also ends connections whose client no longer reads
         ("grpc.http2.min_ping_interval_without_data_ms", round(1000 * PING_SECONDS)),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING),
+        ("grpc.experimental.tcp_max_read_chunk_size", READ_BYTES),
         ("grpc.http2.bdp_probe", 0),  # which would enlarge the window of messages that wait
     ]
 
