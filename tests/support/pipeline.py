@@ -26,7 +26,8 @@ def run_pipeline(folder: Path) -> None:
     main(f"simulate --out {made.data} --per-class {PER_CLASS} --seed 5 --workers 1".split())
     main(f"fit debug --data {made.data} --out {made.run} --threads 1".split())
     main(f"export {made.run} {made.bundle} --data {made.data} --name debug --version 0.1.0".split())
-    main(f"evaluate {made.bundle} {made.run} --data {made.data} --report {made.report}".split())
+    html = made.report.with_suffix(".html")
+    main(f"evaluate {made.bundle} {made.run} --data {made.data} --report {made.report} --html {html}".split())
     trees = "makers baseline --recipe debug --examples 200 --features summary"
     main(f"{trees} --data {made.data} --report {made.baseline}".split())
     main(f"card {made.bundle} --report {made.report} --baseline {made.baseline}".split())

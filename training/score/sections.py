@@ -255,7 +255,7 @@ def stability_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]
             by_label = {
                 label: stability(top_NK[label_N == label], label_N[label_N == label], steps) for label in set(label_N)
             }
-            by_class = {int(label): [number(one.flip_rate), number(one.median_step)] for label, one in by_label.items()}
+            by_class = {str(label): [number(one.flip_rate), number(one.median_step)] for label, one in by_label.items()}
     single = ("flip_rate", "flips_per_object", "never_flipped", "median_step", "median_step_right")
     curves = {"stable": [one.stable_K for one in results], "stable_and_right": [r.stable_and_right_K for r in results]}
     scalars = spread([{name: getattr(one, name) for name in single} for one in results])

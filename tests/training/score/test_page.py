@@ -54,6 +54,10 @@ def test_the_page_stands_alone(drawn: str) -> None:
     assert not re.search(r"""(href|src)="(?!#|data:)""", drawn)
 
 
+def test_page_of_the_command_equals_that_of_the_stored_report(pipeline: Pipeline, report: Any) -> None:
+    assert pipeline.report.with_suffix(".html").read_text(encoding="utf-8") == page(report)
+
+
 def test_page_shows_the_scores_of_model_and_baseline(drawn: str, report: Any, pipeline: Pipeline) -> None:
     trees = json.loads(pipeline.baseline.read_text())
     for source in (report, trees):
