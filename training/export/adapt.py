@@ -186,6 +186,7 @@ def _write(
         "version": version or f"{major}.{minor}.{int(patch) + 1}",
         "prediction_sets": sets,
         "novelty": novelty,
+        "follow_up": {},  # measured with the thresholds of `unusual` before
         "data": {**old.data, "adapted": how},
     }
     return write_manifest(out, old.model_validate(old.model_dump() | _dumped(update)))
