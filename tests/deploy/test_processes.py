@@ -185,8 +185,9 @@ def test_killed_process_fails_only_the_requests_that_it_had(tiny_bundle: Path, t
             killed.process.wait()
             before = load.statuses["200"]
             wait_until(lambda: load.statuses["200"] > before + 100)
-    assert set(load.statuses) <= {"200", "502"}
-    assert load.statuses["502"] <= CLIENTS
+    failed = {status: count for status, count in load.statuses.items() if status != "200"}
+    assert all(status == "502" or status.startswith("IncompleteRead") for status in failed)  # the reply had begun
+    assert sum(failed.values()) <= CLIENTS
 
 
 def test_unit_outlasts_the_drain_and_names_settings_that_exist() -> None:

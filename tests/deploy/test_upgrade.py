@@ -74,21 +74,29 @@ def post(url: str, body: Any, headers: Mapping[str, str] | None = None) -> tuple
             return error.code, json.load(error)
 
 
-def test_bundles_of_both_versions_give_the_same_probabilities_in_both(before: Path) -> None:
-    bundles = [before / DEFAULT_BUNDLE.relative_to(DEFAULT_BUNDLE.parents[3]), DEFAULT_BUNDLE]
+def bundle_of(source: Path) -> Path:
+    """The default bundle of a version."""
+    return DEFAULT_BUNDLE if source == ROOT else source / "models/pretrained/astro-moe-elasticc/3.1.0"
+
+
+def test_bundle_of_the_version_before_gives_the_same_probabilities(before: Path) -> None:
     found = []
-    for source in (before, ROOT):
-        for bundle in bundles:
-            with serving(source, bundle) as service:
-                _, answer = post(service.url, curve(60))
-            found.append(answer["results"][0]["probabilities"])
+    for source, bundle in ((before, bundle_of(before)), (ROOT, bundle_of(before)), (ROOT, DEFAULT_BUNDLE)):
+        with serving(source, bundle) as service:
+            _, answer = post(service.url, curve(60))
+        found.append(answer["results"][0]["probabilities"])
     for other in found[1:]:
         assert other == pytest.approx(found[0], abs=1e-5)
 
 
+def test_version_before_refuses_a_newer_bundle_with_a_sentence(before: Path) -> None:
+    with pytest.raises(ServiceDied, match="no readable manifest: .*follow_up"), serving(before, DEFAULT_BUNDLE):
+        pass
+
+
 @pytest.mark.skipif(not is_installed(), reason="nginx or openssl is not installed")
 def test_both_versions_behind_the_proxy_answer_every_request(before: Path, tmp_path: Path) -> None:
-    with serving(before, DEFAULT_BUNDLE) as old, serving(ROOT, DEFAULT_BUNDLE) as new:
+    with serving(before, bundle_of(before)) as old, serving(ROOT, DEFAULT_BUNDLE) as new:
         first, second = (f":{one.port} max_fails=0;" for one in (old, new))
         changes = {first: f"{first} server 127.0.0.1{second}", " ssl;": ";"}
         with running_nginx(tmp_path / "nginx", old.port, changes) as nginx:
@@ -107,7 +115,7 @@ def test_both_versions_count_a_key_together_in_redis(before: Path, tmp_path: Pat
             "NIGHTJAR_KEY_LIMITS": '{"*": {"requests_per_day": 4}}',
             "NIGHTJAR_LIMITS_REDIS_URL": server.url,
         }
-        services = [stack.enter_context(serving(source, DEFAULT_BUNDLE, **settings)) for source in (before, ROOT)]
+        services = [stack.enter_context(serving(source, bundle_of(source), **settings)) for source in (before, ROOT)]
         head = {"Authorization": f"Bearer {KEY}"}
         statuses = [post(services[number % 2].url, curve(9), head)[0] for number in range(6)]
     assert statuses == [200, 200, 200, 200, 429, 429]
