@@ -30,12 +30,12 @@ from nightjar_alerts.service.http.oip.tensors import DTYPES, Array, count_elemen
 from nightjar_alerts.service.settings import Settings
 
 MAX_FIELDS: Final = 512
-"""Maximum number of fields in a message, its inputs and outputs, without the values of the inputs."""
+"""Maximum number of fields in a message, its inputs and outputs; the values of an input are one field."""
 _MAX_VARINT: Final = 10
 _NUMBER_BYTES: Final = {1: 8, 5: 4}  # by wire type
 # Field numbers of ModelInferRequest, and of its inputs.
 _MODEL_NAME, _MODEL_VERSION, _INPUTS, _OUTPUTS = 1, 2, 5, 6
-_SHAPE, _CONTENTS = 3, 5
+_SHAPE = 3
 
 _FIELD_BY_DATATYPE: Final[Mapping[Datatype, str]] = {
     "BOOL": "bool_contents",
@@ -78,7 +78,7 @@ def read_model(message: bytes) -> str:
             version = bytes(field.data)
         elif field.number in (_INPUTS, _OUTPUTS):
             for inner in _fields(field.data):
-                count += field.number == _OUTPUTS or inner.number != _CONTENTS
+                count += 1
                 if field.number == _INPUTS and inner.number == _SHAPE and len(inner.data) > MAX_RANK * _MAX_VARINT:
                     detail = f"a shape has at most {MAX_RANK} dimensions"
                     raise invalid_field(f"/inputs/{inputs}/shape", "too_long", detail)

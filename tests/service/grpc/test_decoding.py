@@ -70,6 +70,10 @@ def test_read_model_too_many_fields_are_refused(part: bytes) -> None:
     assert refusal(part * (MAX_FIELDS + 1))[0] is MALFORMED
 
 
+def test_read_model_many_contents_of_an_input_are_refused() -> None:
+    assert refusal(b"\x2a\x80\x10" + b"\x2a\x00" * 1024)[0] is MALFORMED
+
+
 @pytest.mark.parametrize(
     "message",
     [b"\x0a", b"\x0a\x05ab", b"\x0b", b"\xff" * 11, b"\x08\xff", b"\x09\x00", b"\x2a\x01\x0a"],
