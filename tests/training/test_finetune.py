@@ -108,7 +108,7 @@ def test_finetune_scores_the_untouched_part_beside_the_opponent_and_the_majority
 
 
 def test_finetune_counts_what_it_leaves_out(report: dict[str, Any]) -> None:
-    assert report["left_out"] == {"of a class of fewer than ten objects": 4, "without a label": 3}
+    assert report["left_out"] == {"of a class of fewer than ten independent objects": 4, "without a label": 3}
     assert any("rare (4)" in warning for warning in report["warnings"])
 
 
@@ -182,6 +182,27 @@ def test_read_labelled_counts_objects_with_several_labels(tmp_path: Path) -> Non
     rows[0] = (*rows[0][:5], "wave", "")
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
     assert labelled.left_out == {"with several labels": 1}
+
+
+def test_read_labelled_with_a_label_in_some_rows_takes_it(tmp_path: Path) -> None:
+    rows = [
+        (*row[:5], "nan" if index % 2 else row[5], "") for index, row in enumerate(rows_of({"bump": 12, "wave": 12}))
+    ]
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    assert (labelled.counts, labelled.left_out) == ({"bump": 12, "wave": 12}, {})
+
+
+@pytest.mark.parametrize("label", ["x" * 10_000, "one\x07two"])
+def test_read_labelled_of_a_class_that_is_no_name_refuses_in_short(label: str, tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="a class is at most 100 printable characters") as refused:
+        read_labelled(write(tmp_path / "t.csv", rows_of({"bump": 12, label: 12})), options=DIFFERENCE)
+    assert len(str(refused.value)) < 300
+
+
+def test_read_labelled_of_related_objects_says_how_many_are_independent(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}))
+    with pytest.raises(LabelError, match=r"bump \(12, of which 1 independent by column 'type'\)"):
+        read_labelled(table, group="type", options=DIFFERENCE)
 
 
 def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, folder: Path) -> None:

@@ -35,6 +35,8 @@ SAME_PLACE_ARCSEC: Final = 1.0
 HOSTS: Final = frozenset({"parent", "parentid", "host", "hostname", "hostid"})
 """Plain names of columns of what related objects share."""
 SHOWN_VALUES: Final = 6
+LONGEST_LABEL: Final = 100
+"""Largest number of characters of a class, which every answer and metric repeats."""
 LARGEST_GROUP: Final = 0.2
 """Largest share of the objects that may be related; more is a column that groups nothing."""
 
@@ -164,24 +166,36 @@ def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list
         detail = f" ({'; '.join(table.report.lines())})" if table.report.lines() else ""
         raise LabelError(f"{table.name} has no labelled light curve that can be used: {reasons}{detail}")
     values = Counter(reading.labels)
+    for value in values:
+        if len(value) > LONGEST_LABEL or not value.isprintable():
+            raise LabelError(
+                f"column {label!r} has the value {value[:30]!r} of {len(value)} characters; a class is at most "
+                f"{LONGEST_LABEL} printable characters: shorten it, or name another column with --label"
+            )
     if len(values) > MAX_CLASSES or (len(values) > 2 and len(values) > objects // 2):
         raise LabelError(
             f"column {label!r} has {len(values)} values for {objects} objects: it names objects rather than classes; "
             "name another column with --label"
         )
     group_O = related(reading.items)
+    how = f"column {group!r}" if group else "positions within an arcsecond"
     independent = {value: len({int(group_O[row]) for row in rows}) for value, rows in _rows_of(reading.labels).items()}
     small = {value: values[value] for value, number in independent.items() if number < MIN_OBJECTS}
     classes = tuple(sorted(values.keys() - small.keys()))
+
+    def counted(value: str) -> str:
+        count, number = values[value], independent[value]
+        return str(count) if number == count else f"{count}, of which {number} independent by {how}"
+
     if small:
-        listed = ", ".join(f"{value} ({count})" for value, count in sorted(small.items()))
+        listed = ", ".join(f"{value} ({counted(value)})" for value in sorted(small))
         warnings.append(
             f"classes of fewer than {MIN_OBJECTS} independent objects are left out: {listed}; give them the label of a "
             "class that they can join, or more objects"
         )
-        left_out["of a class of fewer than ten objects"] += sum(small.values())
+        left_out["of a class of fewer than ten independent objects"] += sum(small.values())
     if len(classes) < 2:
-        found = ", ".join(f"{value} ({count})" for value, count in values.most_common(SHOWN_VALUES))
+        found = ", ".join(f"{value} ({counted(value)})" for value, _ in values.most_common(SHOWN_VALUES))
         reasons = "".join(f"; {count} {reason}" for reason, count in left_out.items())
         raise LabelError(
             f"a classifier needs two classes of {MIN_OBJECTS} independent objects each; column {label!r} has {found}"
@@ -189,7 +203,6 @@ def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list
         )
     rows = np.array([row for row, value in enumerate(reading.labels) if value in classes])
     if (largest := int(np.bincount(group_O[rows]).max())) > LARGEST_GROUP * len(rows):
-        how = f"column {group!r}" if group else "positions within an arcsecond"
         raise LabelError(
             f"{largest} of {len(rows)} objects are related by {how}, so no part is left to test on; "
             "name another column with --group"

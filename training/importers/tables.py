@@ -94,7 +94,8 @@ def objects_with_several_labels(data: Any, table: Table, options: TableOptions, 
         if isinstance(objects, Lists) or isinstance(labels, Lists):
             return frozenset()
         for one, value in zip(map(str, texts(objects)), map(str, texts(labels)), strict=True):
-            if value and seen.setdefault(one, value) != value:
+            label = value.strip()
+            if label.lower() not in MISSING and seen.setdefault(one, label) != label:
                 several.add(one)
     return frozenset(several)
 
