@@ -10,6 +10,7 @@ responses.
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 import grpc
@@ -30,6 +31,8 @@ WINDOW_BYTES: Final = 16 * 1024
 PING_SECONDS: Final = 10.0
 MAX_AGE_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.1
+QUIET_SECONDS: Final = 3.0
+"""Time without calls after which a stopping server closes connections; gRPC waits 20 s for a ping to be answered."""
 
 log = structlog.get_logger(__name__)
 
@@ -63,20 +66,20 @@ class GrpcServer:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._calls = Calls(service)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
     async def open(self) -> None:
         """Start listening. Raises OSError if the address or a certificate cannot be used."""
         settings = self._service.settings
-        calls = Calls(self._service)
         methods = [(method, *handled) for method, handled in METHODS.items()]
         if settings.enable_docs:
             methods.append(REFLECTION_METHOD)
         handlers: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         for method, path, run in methods:
             service_name, _, name = method.strip("/").partition("/")
-            handlers.setdefault(service_name, {})[name] = calls.handler(method, path, run)
+            handlers.setdefault(service_name, {})[name] = self._calls.handler(method, path, run)
         server = grpc.aio.server(options=channel_options(settings))
         server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(name, methods) for name, methods in handlers.items()]
@@ -95,9 +98,12 @@ class GrpcServer:
         if self._server is None:
             return
         stopping = asyncio.create_task(self._server.stop(self._service.settings.drain_timeout))
+        busy = monotonic()
         while not stopping.done():
             await asyncio.wait({stopping}, timeout=POLL_SECONDS)
-            if forced():
+            if self._calls.in_progress:
+                busy = monotonic()
+            if forced() or monotonic() - busy > QUIET_SECONDS:
                 await self._server.stop(None)
         await stopping
 

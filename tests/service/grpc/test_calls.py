@@ -163,6 +163,15 @@ def test_shutdown_finishes_running_calls_and_refuses_new_ones() -> None:
         assert running.result().model_name == "echo"
 
 
+def test_shutdown_does_not_wait_for_a_client_that_answers_no_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightjar_alerts.service.grpc.server.QUIET_SECONDS", 0.2)
+    with live(loader(Network()), grpc_port=0) as edge, socket.create_connection((HOST, grpc_port(edge))) as silent:
+        silent.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")  # preface, empty settings
+        assert silent.recv(9)
+        edge.server.should_exit = True
+        wait_until(lambda: edge.service.ending is not None and edge.service.ending.done(), 10)  # gRPC waits for 20 s
+
+
 def test_draining_service_is_not_ready_and_still_answers() -> None:
     with live(loader(Network()), grpc_port=0) as edge, client(edge) as rpc:
         health = health_pb2_grpc.HealthStub(rpc.channel)
