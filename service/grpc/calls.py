@@ -162,10 +162,15 @@ class Calls:
     Parameters
     ----------
     service : service that answers the calls.
+
+    Attributes
+    ----------
+    in_progress : number of calls that are being answered.
     """
 
     def __init__(self, service: Service) -> None:
         settings = service.settings
+        self.in_progress = 0
         self._service = service
         self._receiving = Receiving(max(2, settings.max_held_bytes // settings.grpc_max_message_bytes))
         self._unguarded = ConcurrencyLimiter(settings.max_streams)
@@ -185,7 +190,11 @@ class Calls:
         """
 
         async def handle(_: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
-            await self._run(method, path, run, context)
+            self.in_progress += 1
+            try:
+                await self._run(method, path, run, context)
+            finally:
+                self.in_progress -= 1
 
         return grpc.stream_stream_rpc_method_handler(handle)
 

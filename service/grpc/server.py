@@ -9,7 +9,10 @@ responses.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import grpc
@@ -30,6 +33,8 @@ WINDOW_BYTES: Final = 16 * 1024
 PING_SECONDS: Final = 10.0
 MAX_AGE_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.1
+QUIET_SECONDS: Final = 3.0
+"""Time without calls after which a stopping server closes connections; gRPC waits 20 s for a ping to be answered."""
 
 log = structlog.get_logger(__name__)
 
@@ -63,20 +68,20 @@ class GrpcServer:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._calls = Calls(service)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
     async def open(self) -> None:
         """Start listening. Raises OSError if the address or a certificate cannot be used."""
         settings = self._service.settings
-        calls = Calls(self._service)
         methods = [(method, *handled) for method, handled in METHODS.items()]
         if settings.enable_docs:
             methods.append(REFLECTION_METHOD)
         handlers: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         for method, path, run in methods:
             service_name, _, name = method.strip("/").partition("/")
-            handlers.setdefault(service_name, {})[name] = calls.handler(method, path, run)
+            handlers.setdefault(service_name, {})[name] = self._calls.handler(method, path, run)
         server = grpc.aio.server(options=channel_options(settings))
         server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(name, methods) for name, methods in handlers.items()]
@@ -85,7 +90,7 @@ class GrpcServer:
         try:
             self.port = _bind(server, f"{host}:{settings.grpc_port}", settings)
         except RuntimeError as error:
-            raise OSError(str(error)) from None
+            raise OSError(f"{error} The address may be in use, or not one of this machine.") from None
         await server.start()
         self._server = server
         log.info("listening", host=settings.host, port=self.port, protocol="gRPC")
@@ -95,9 +100,12 @@ class GrpcServer:
         if self._server is None:
             return
         stopping = asyncio.create_task(self._server.stop(self._service.settings.drain_timeout))
+        busy = monotonic()
         while not stopping.done():
             await asyncio.wait({stopping}, timeout=POLL_SECONDS)
-            if forced():
+            if self._calls.in_progress:
+                busy = monotonic()
+            if forced() or monotonic() - busy > QUIET_SECONDS:
                 await self._server.stop(None)
         await stopping
 
@@ -108,6 +116,16 @@ def _bind(server: grpc.aio.Server, address: str, settings: Settings) -> int:
     if settings.grpc_certificate is None or settings.grpc_certificate_key is None:
         port = server.add_insecure_port(address)
     else:
+        _check_certificate(settings.grpc_certificate, settings.grpc_certificate_key)
         pair = (settings.grpc_certificate_key.read_bytes(), settings.grpc_certificate.read_bytes())
         port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     return port
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Raise OSError if a certificate and its key cannot be used: gRPC would blame the address."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # never asks for one
+    except ssl.SSLError as error:
+        detail = f"{certificate} and {key} must be PEM files of a certificate and its key without a password: {error}"
+        raise OSError(reason) from None
