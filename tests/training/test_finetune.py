@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -190,6 +192,17 @@ def test_read_labelled_with_a_label_in_some_rows_takes_it(tmp_path: Path) -> Non
     ]
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
     assert (labelled.counts, labelled.left_out) == ({"bump": 12, "wave": 12}, {})
+
+
+def test_read_labelled_of_a_missing_boolean_counts_no_label(tmp_path: Path) -> None:
+    columns = dict(zip(HEADER, map(list, zip(*rows_of({"bump": 13, "wave": 12}), strict=True)), strict=True))
+    columns["type"] = [
+        None if name == "bump-3" else label == "bump"
+        for name, label in zip(columns["id"], columns["type"], strict=True)
+    ]
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    labelled = read_labelled(tmp_path / "t.parquet", options=DIFFERENCE)
+    assert (labelled.counts, labelled.left_out) == ({"False": 12, "True": 12}, {"without a label": 1})
 
 
 @pytest.mark.parametrize("label", ["x" * 10_000, "one\x07two"])

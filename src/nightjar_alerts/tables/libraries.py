@@ -196,10 +196,8 @@ def _arrow_values(array: Any) -> Array:
         array = array.cast(pa.float64())
     elif types.is_timestamp(kind) or types.is_date(kind):
         array = array.cast(pa.timestamp("ns"))
-    elif types.is_boolean(kind):
-        array = array.fill_null(False)
-    elif not types.is_floating(kind) and (array.null_count or not types.is_integer(kind)):
-        return object_column(array.to_pylist())  # text, and integers with nulls, whose digits a float would lose
+    elif not types.is_floating(kind) and (array.null_count or not (types.is_integer(kind) or types.is_boolean(kind))):
+        return object_column(array.to_pylist())  # text, and integers (a float would lose digits) or booleans with nulls
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
