@@ -9,7 +9,9 @@ responses.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -88,7 +90,7 @@ class GrpcServer:
         try:
             self.port = _bind(server, f"{host}:{settings.grpc_port}", settings)
         except RuntimeError as error:
-            raise OSError(str(error)) from None
+            raise OSError(f"{error} The address may be in use, or not one of this machine.") from None
         await server.start()
         self._server = server
         log.info("listening", host=settings.host, port=self.port, protocol="gRPC")
@@ -114,6 +116,16 @@ def _bind(server: grpc.aio.Server, address: str, settings: Settings) -> int:
     if settings.grpc_certificate is None or settings.grpc_certificate_key is None:
         port = server.add_insecure_port(address)
     else:
+        _check_certificate(settings.grpc_certificate, settings.grpc_certificate_key)
         pair = (settings.grpc_certificate_key.read_bytes(), settings.grpc_certificate.read_bytes())
         port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     return port
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Raise OSError if a certificate and its key cannot be used: gRPC would blame the address."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # never asks for one
+    except ssl.SSLError as error:
+        reason = f"{certificate} and {key} must be PEM files of a certificate and its key without a password: {error}"
+        raise OSError(reason) from None

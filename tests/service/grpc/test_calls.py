@@ -165,7 +165,10 @@ def test_shutdown_finishes_running_calls_and_refuses_new_ones() -> None:
 
 def test_shutdown_does_not_wait_for_a_client_that_answers_no_ping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nightjar_alerts.service.grpc.server.QUIET_SECONDS", 0.2)
-    with live(loader(Network()), grpc_port=0) as edge, socket.create_connection((HOST, grpc_port(edge))) as silent:
+    with (
+        live(loader(Network()), grpc_port=0, drain_timeout=60) as edge,
+        socket.create_connection((HOST, grpc_port(edge))) as silent,
+    ):
         silent.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")  # preface, empty settings
         assert silent.recv(9)
         edge.server.should_exit = True
@@ -300,6 +303,20 @@ def test_tls_serves_with_a_certificate(tmp_path: Path) -> None:
             assert rpc.call("ServerReady").ready
         with client(edge) as plain, refused("UNAVAILABLE"):
             plain.call("ServerReady")
+
+
+def test_certificate_that_cannot_be_used_ends_the_service_and_is_named(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    key.write_text("not a key")
+    with capture_logs() as lines:
+        server = Server(
+            Service(settings(grpc_port=0, grpc_certificate=certificate, grpc_certificate_key=key), loader(Network()))
+        )
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        thread.join(60)
+    assert server.exit_status == 1
+    assert [str(key) in line["reason"] for line in lines if line["event"] == "cannot listen for gRPC"] == [True]
 
 
 def test_settings_certificate_without_its_key_is_rejected(tmp_path: Path) -> None:
