@@ -127,5 +127,5 @@ def _check_certificate(certificate: Path, key: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # never asks for one
     except ssl.SSLError as error:
-        detail = f"{certificate} and {key} must be PEM files of a certificate and its key without a password: {error}"
+        reason = f"{certificate} and {key} must be PEM files of a certificate and its key without a password: {error}"
         raise OSError(reason) from None
