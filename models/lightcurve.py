@@ -155,7 +155,8 @@ class LightCurve:
         rising = is_increasing(days)
         _check_values(days, flux32, err32, rising)
         if flags is None:
-            flags = np.abs(flux32) >= DETECTION_SNR * err32
+            with np.errstate(over="ignore"):  # an error beyond a fifth of the largest number leaves no detection
+                flags = np.abs(flux32) >= DETECTION_SNR * err32
         rows = None if rising else _unique_rows(days, flux32, err32, bands, flags)
         if rows is not None:
             days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]

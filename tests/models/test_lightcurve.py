@@ -363,3 +363,8 @@ def test_tokens_keep_nothing_of_the_points_left_out() -> None:
     for name in ("time", "flux", "flux_err", "band", "detected", "metadata"):
         column = getattr(cut, name)
         assert column.base is None or column.base.size == column.size, name
+
+
+def test_light_curve_with_an_error_near_the_largest_number_has_no_detection() -> None:
+    curve = LightCurve.from_columns(mjd=[60000.0], flux=[1e38], flux_err=[3e38], band=["r"])
+    assert not curve.detected.any()
