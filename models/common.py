@@ -47,7 +47,8 @@ def write_atomic(path: Path, content: bytes, *, shared: bool = False) -> None:
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> str:
     """Return a Markdown table without a final line break; ``numbers`` right-aligns all columns but the first."""
     rule = ["---"] + ["---:" if numbers else "---"] * (len(head) - 1)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+    escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in (head, rule, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
 
 def without_surrogates(text: str) -> str:

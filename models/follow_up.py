@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.posterior import Frozen
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Estimate = tuple[Fraction, Fraction, Fraction]
@@ -23,11 +24,7 @@ FEWEST = 30
 """Objects of a class for which purity is stated."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Horizon(_Frozen):
+class Horizon(Frozen):
     """Purity and completeness of one class for light curves of one duration.
 
     Attributes
@@ -52,7 +49,7 @@ class Cut(NamedTuple):
     completeness: Estimate
 
 
-class FollowUp(_Frozen):
+class FollowUp(Frozen):
     """Lists for follow-up under one mix of classes.
 
     Attributes

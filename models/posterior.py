@@ -41,11 +41,13 @@ from nightjar_alerts.models.photometry import UNKNOWN, BandMap, magnitude_of
 from nightjar_alerts.models.taxonomy import NAMED, UNIFORM, Taxonomy, class_shares, rates
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """Part of a manifest: cannot be changed, and has no unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Novelty(_Frozen):
+class Novelty(Frozen):
     """Method and thresholds of the graph's output ``novelty``.
 
     A light curve beyond the threshold is *unusual* and gets no prediction set, because coverage was measured on objects
@@ -76,7 +78,7 @@ class Novelty(_Frozen):
         return novelty > (self.thresholds_by_detections[max(reached)] if reached else self.threshold)
 
 
-class SetThresholds(_Frozen):
+class SetThresholds(Frozen):
     """Thresholds of one stratum of light curves: largest 1 - p within a set, for each stated coverage.
 
     Attributes
@@ -105,7 +107,7 @@ class NamedSet(NamedTuple):
     coverage: float
 
 
-class PredictionSets(_Frozen):
+class PredictionSets(Frozen):
     """Thresholds of prediction sets by stated coverage and stratum of light curves.
 
     Attributes

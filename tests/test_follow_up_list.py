@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from nightjar_alerts.classify_command import main
+from nightjar_alerts.client import Client
 from nightjar_alerts.follow_up_list import FollowUpList, SelectionError
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.follow_up import FollowUp, Horizon
@@ -60,12 +61,14 @@ def test_list_is_ranked_and_says_how_many_are_true() -> None:
 
 def test_list_counts_what_it_leaves_out() -> None:
     other = Result(classified(), replace(MODEL, sha256="1" * 64), result("x", 0.9).light_curve)
-    lines = list(listed(result("early", 0.9, days=2.0), result("odd", 0.9, unusual=True), other).lines())
-    assert lines[0].startswith("Ia: 0 of 3 classified light curves")
+    unread = Result(classified(), replace(MODEL, prior="own"))
+    lines = list(listed(result("early", 0.9, days=2.0), result("odd", 0.9, unusual=True), other, unread).lines())
+    assert lines[0].startswith("Ia: 0 of 4 classified light curves")
     assert lines[1] == "up to 10 days: no threshold has a purity of 0.8; 1 light curve not listed"
     assert sorted(lines[2:]) == [
         "not listed: 1 by a model that states no purity for the class",
         "not listed: 1 unusual, so no purity is stated",
+        "not listed: 1 without a light curve, so their duration is not known",
     ]
 
 
@@ -126,3 +129,11 @@ def test_select_with_options_that_do_not_fit_is_refused(
 ) -> None:
     assert main([str(table), "--model", str(bundle.path), *arguments]) == 2
     assert error in capsys.readouterr().err
+
+
+def test_select_from_a_service_with_lists_that_cannot_be_read_names_it(
+    table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "models", lambda _: [{"sha256": "0" * 64, "follow_up": {"uniform": {}}}])
+    assert main([str(table), "--url", f"http://{HOST}:9", *SELECT, "0.2"]) == 1
+    assert f"http://{HOST}:9 describes its models in an unknown way" in capsys.readouterr().err

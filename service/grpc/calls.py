@@ -174,8 +174,10 @@ class Calls:
         self._service = service
         self._receiving = Receiving(max(2, settings.max_held_bytes // settings.grpc_max_message_bytes))
         self._unguarded = ConcurrencyLimiter(settings.max_streams)
-        # Starlette declares the types of ASGI in another way than uvicorn.
-        self._proxied = ProxyHeadersMiddleware(_ignore, settings.forwarded_allow_ips)  # type: ignore[arg-type]
+        self._proxied = ProxyHeadersMiddleware(
+            _ignore,  # type: ignore[arg-type]  # Starlette declares the types of ASGI in another way than uvicorn
+            settings.forwarded_allow_ips,
+        )
 
     def handler(
         self, method: str, path: str, run: Callable[[Call], Awaitable[None]]

@@ -21,6 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TextIO
 
+from pydantic import ValidationError
+
 from nightjar_alerts.client_settings import ClientSettings, ClientSettingsError
 from nightjar_alerts.core.errors import located
 from nightjar_alerts.core.request import Options
@@ -451,13 +453,17 @@ def _stated(options: argparse.Namespace, engine: InputClassifier) -> Stated:
 
         assert isinstance(engine, Classifier)
         return {one.sha256: one.manifest.follow_up for one in engine.bundles.values()}
-    from nightjar_alerts.client import Client
+    from nightjar_alerts.client import Client, ClientError
 
     assert isinstance(engine, Client)
-    return {
-        one["sha256"]: {name: FollowUp.model_validate(lists) for name, lists in one.get("follow_up", {}).items()}
-        for one in engine.models()
-    }
+    try:
+        described = {str(one["sha256"]): one.get("follow_up", {}) for one in engine.models()}
+        return {
+            model: {name: FollowUp.model_validate(lists) for name, lists in stated.items()}
+            for model, stated in described.items()
+        }
+    except (KeyError, AttributeError, ValidationError) as error:
+        raise ClientError(f"{options.url} describes its models in an unknown way: {error}") from None
 
 
 class _Selection:

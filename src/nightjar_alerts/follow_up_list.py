@@ -16,6 +16,7 @@ from nightjar_alerts.results import Result
 Stated = Mapping[str, Mapping[str, FollowUp]]
 """Lists of each model, by its SHA-256 and the name of the class shares."""
 NOT_STATED: Final = "by a model that states no purity for the class"
+NO_LIGHT_CURVE: Final = "without a light curve, so their duration is not known"
 UNUSUAL: Final = "unusual, so no purity is stated"
 
 
@@ -81,8 +82,11 @@ class FollowUpList:
             self._shares[prior] = None
             table = self._stated.get(result.model.sha256, {}).get(prior)
             curve = result.light_curve
-            if table is None or self._class not in table.classes or curve is None:
+            if table is None or self._class not in table.classes:
                 self._left_out[NOT_STATED] += 1
+                continue
+            if curve is None:
+                self._left_out[NO_LIGHT_CURVE] += 1
                 continue
             if result.unusual:
                 self._left_out[UNUSUAL] += 1

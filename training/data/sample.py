@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.common import replacing
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
 from nightjar_alerts.models.taxonomy import ELASTICC
 
 UNLABELLED: Final = -1
@@ -240,6 +240,21 @@ def sample_of(
         known["group"] = known["object_id"]
     given = {"mjd": mjd, "flux": flux, "flux_err": flux_err, "band": band, "detected": detected}
     return Sample(**{"offsets": offsets, **columns, **given, **known})
+
+
+def sample_of_curves(curves: Sequence[LightCurve], **known: Any) -> Sample:
+    """Return a sample of light curves, with their names and metadata; ``known`` are further fields."""
+    return sample_of(
+        offsets=np.cumsum([0, *(len(curve) for curve in curves)]),
+        mjd=np.concatenate([curve.mjd for curve in curves]),
+        flux=np.concatenate([curve.flux for curve in curves]),
+        flux_err=np.concatenate([curve.flux_err for curve in curves]),
+        band=np.concatenate([curve.band for curve in curves]).astype(np.int8),
+        detected=np.concatenate([curve.detected for curve in curves]),
+        metadata=np.stack([metadata_row(curve.metadata, METADATA_COLUMNS) for curve in curves]),
+        object_id=np.array([curve.object_id for curve in curves], dtype=np.str_),
+        **known,
+    )
 
 
 def _all(value: np.generic, size: int) -> NDArray[Any]:

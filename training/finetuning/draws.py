@@ -24,12 +24,12 @@ from nightjar_alerts.models.lightcurve import (
     Tokens,
     featurise,
 )
-from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.photometry import BANDS, FILTERS, BandMap
 from nightjar_alerts.training.data.augment import AugmentationConfig, DegradeConfig
 from nightjar_alerts.training.data.batches import draw_examples
 from nightjar_alerts.training.data.drawn import drawn_sample
-from nightjar_alerts.training.data.sample import Sample, sample_of
+from nightjar_alerts.training.data.sample import Sample, sample_of_curves
 from nightjar_alerts.training.data.survey_readers import BAND_SUBSTITUTES
 from nightjar_alerts.training.finetuning.backbone import Backbone
 from nightjar_alerts.training.finetuning.table import MIN_OBJECTS, LabelledCurves
@@ -175,7 +175,7 @@ def times_drawn(label_O: Int64) -> Int64:
 
 def draw(observed: Observed, seed: int) -> Sample:
     """Return the complete light curves of all objects, then their views."""
-    sample, tokens = _sample(observed), list(observed.complete)
+    sample, tokens = sample_of_curves(observed.curves, label=observed.label_O), list(observed.complete)
     owners = list(range(len(tokens)))
     for row, times in enumerate(times_drawn(observed.label_O).tolist()):
         rng = np.random.default_rng((seed, row))
@@ -186,21 +186,6 @@ def draw(observed: Observed, seed: int) -> Sample:
     owner_N = np.array(owners, dtype=np.int64)
     surveys = np.array([curve.survey for curve in observed.curves], dtype=np.str_)
     return drawn_sample(RaggedBatch.collate(tokens), observed.label_O[owner_N], surveys[owner_N], owner_N)
-
-
-def _sample(observed: Observed) -> Sample:
-    curves = observed.curves
-    return sample_of(
-        offsets=np.cumsum([0, *(len(curve) for curve in curves)]),
-        mjd=np.concatenate([curve.mjd for curve in curves]),
-        flux=np.concatenate([curve.flux for curve in curves]),
-        flux_err=np.concatenate([curve.flux_err for curve in curves]),
-        band=np.concatenate([curve.band for curve in curves]).astype(np.int8),
-        detected=np.concatenate([curve.detected for curve in curves]),
-        metadata=np.stack([metadata_row(curve.metadata, METADATA_COLUMNS) for curve in curves]),
-        label=observed.label_O,
-        object_id=np.array([curve.object_id for curve in curves], dtype=np.str_),
-    )
 
 
 def with_features(

@@ -46,12 +46,11 @@ from typing import Final, Literal
 import numpy as np
 
 from nightjar_alerts.models.lightcurve import Int64, LightCurve
-from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
 from nightjar_alerts.models.taxonomy import MALLORN
 from nightjar_alerts.tables import About, TableError, TableObject, TableOptions
 from nightjar_alerts.tables.files import open_source
 from nightjar_alerts.tables.options import ROLES
-from nightjar_alerts.training.data.sample import Sample, sample_of
+from nightjar_alerts.training.data.sample import Sample, sample_of_curves
 from nightjar_alerts.training.importers.tables import read_about, read_tables, tables_in
 
 PLASTICC_METADATA: Final = {
@@ -248,17 +247,9 @@ def read_unlabelled_mallorn(folder: Path, limit: int | None = None) -> Mallorn:
 
 def to_dataset(objects: Mallorn) -> Sample:
     """Convert to a dataset for training; labels are indices into :data:`MALLORN_CLASSES`."""
-    curves = objects.curves
-    return sample_of(
-        offsets=np.cumsum([0, *(len(curve) for curve in curves)]),
-        mjd=np.concatenate([curve.mjd for curve in curves]),
-        flux=np.concatenate([curve.flux for curve in curves]),
-        flux_err=np.concatenate([curve.flux_err for curve in curves]),
-        band=np.concatenate([curve.band for curve in curves]).astype(np.int8),
-        detected=np.concatenate([curve.detected for curve in curves]),
-        metadata=np.stack([metadata_row(curve.metadata, METADATA_COLUMNS) for curve in curves]),
+    return sample_of_curves(
+        objects.curves,
         label=objects.label_N,
-        source=np.full(len(curves), "mallorn"),
-        object_id=np.array([curve.object_id for curve in curves], dtype=np.str_),
+        source=np.full(len(objects.curves), "mallorn"),
         classes=MALLORN_CLASSES,
     )
