@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import gettempdir
 from typing import Any, Final
 
 import pytest
@@ -32,7 +33,9 @@ needs_containers = [
 
 def engine(*arguments: str, check: bool = True, seconds: float = 600.0) -> str:
     """Run a command of podman or Docker and return its standard output."""
-    done = subprocess.run([ENGINE, *arguments], capture_output=True, text=True, check=False, timeout=seconds)
+    done = subprocess.run(  # podman leaves a file `oom` in its folder when a container is out of memory
+        [ENGINE, *arguments], cwd=gettempdir(), capture_output=True, text=True, check=False, timeout=seconds
+    )
     assert done.returncode == 0 or not check, done.stderr
     return done.stdout.strip()
 

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from nightjar_alerts.models.bundle import sha256_of
-from nightjar_alerts.models.common import processor_name, replacing, write_atomic
+from nightjar_alerts.models.common import processor_name, write_atomic
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.training.recipes.schema import Recipe
 
@@ -264,6 +265,7 @@ def _rewind_log(path: Path, step: int) -> None:
 
 
 def _save_atomic(path: Path, content: object) -> None:
-    # Given a path, torch reports a full disk as a RuntimeError about its archive; given a file, as an OSError.
-    with replacing(path) as partial, partial.open("wb") as file:
-        torch.save(content, file)
+    # torch's archive on a full disk may hide the OSError behind a RuntimeError, so it is made in memory.
+    made = BytesIO()
+    torch.save(content, made)
+    write_atomic(path, made.getvalue())
