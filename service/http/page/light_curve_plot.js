@@ -184,7 +184,7 @@ export function LightCurvePlot({ points, total, styles, hidden, magnitudes, peri
     >
       <${AxisY} scale=${y} left=${MARGIN.left} right=${right} label=${magnitudes ? "AB magnitude" : `Flux (${unit.name})`} />
       <${AxisX} scale=${x} top=${TOP} bottom=${bottom} label=${period ? "Phase" : "MJD (TAI)"} wanted=${width / 80} />
-      ${!period && html`<${AxisNights} scale=${x} epoch=${epoch} top=${TOP} wanted=${width / 80} start=${total ? "observation" : "detection"} />`}
+      ${!period && html`<${AxisNights} scale=${x} epoch=${epoch} top=${TOP} wanted=${width / 80} start=${total || !points.some((point) => point.detected) ? "observation" : "detection"} />`}
       ${!magnitudes && low <= 0 && high > 0 && html`<line class="zero" x1=${MARGIN.left} x2=${right} y1=${y(0)} y2=${y(0)} />`}
       ${paths}
       ${!period && until < Infinity && until >= x.domain[0] && html`<${Cursor} x=${x(until)} top=${TOP} bottom=${bottom} />`}
