@@ -7,7 +7,7 @@
 #   make fast                 run the tests that train nothing and start no broker, service or benchmark
 #   make test                 run `make lint`, install what the tests need and run them: nineteen minutes on two cores
 #   make nightly              run experiments, unshipped networks, benchmarks' tests, brokers, soaks and peers, in parts
-#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, kills, catalog, soak, peers or containers
+#   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, faults, kills, catalog, soak, peers or containers
 #   make docs                 write the generated tables of docs/
 #   make native               build the native kernels again, after a change of their sources
 #   make bench                measure; writes build/bench.json
@@ -95,7 +95,7 @@ parallel: $(VENV)/.test
 SERIAL = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.serial' tests)
 
 # One after the other, each in less than 80 minutes. Where Kafka, Redis or the network is missing, what needs it is skipped.
-NIGHTLY := experiments networks benchmarks brokers kills catalog soak peers containers
+NIGHTLY := experiments networks benchmarks brokers faults kills catalog soak peers containers
 night = $(call pytest,$@) -m nightly
 
 nightly: $(VENV)/.test programs
@@ -118,8 +118,10 @@ nightly-benchmarks:
 nightly-brokers:
 	NIGHTJAR_SOAK=1 $(night) tests/service --ignore tests/service/stream/cluster/test_kills.py
 
+nightly-faults:
+	SOAK_KILLS=100 $(call pytest,$@) -s tests/service/stream/test_faults.py
+
 nightly-kills:
-	SOAK_KILLS=100 $(call pytest,$@-redis) -s tests/service/stream/test_faults.py
 	SOAK_KILLS=100 NIGHTJAR_SOAK=1 $(night) -s tests/service/stream/cluster/test_kills.py
 
 nightly-catalog:
