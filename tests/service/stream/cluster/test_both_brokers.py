@@ -131,8 +131,14 @@ def reports_trouble(worker: Process) -> None:
     assert worker.ask("/healthz")[0] == 200
 
 
+def started(worker: Process) -> None:
+    """Wait until the worker can be asked; where two run, the other one may answer all alerts before."""
+    eventually(lambda: any(event["event"] == "probes" for event in worker.events()))
+
+
 def answered_before(way: Way, worker: Process) -> None:
     begins_well(way, worker, 60)
+    started(worker)
     eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0)
 
 
@@ -140,7 +146,7 @@ def absent_at_the_start(way: Way) -> None:
     way.feed(40)
     way.kill()
     with way.process() as worker:
-        eventually(lambda: any(event["event"] == "probes" for event in worker.events()))
+        started(worker)
         reports_trouble(worker)
         way.start()
         ends_well(way, worker)
