@@ -285,6 +285,7 @@ def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, folder
         finetune(folder / "table.csv", tmp_path, backbone=folder / "backbone", options=DIFFERENCE)
 
 
+@pytest.mark.nightly
 def test_finetune_notebook_runs_from_top_to_bottom(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The commands of docs/published-networks.md, in tiny versions."""
+"""The commands of docs/published-networks.md, in tiny versions; all but the fastest run at night."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,9 @@ def test_every_published_network_has_a_walk_through() -> None:
     assert list(WALKS) == ["Astro-MoE", "RoMAE", "ASTROMER", "Multiband ASTROMER"]
 
 
-@pytest.mark.parametrize("title", WALKS)
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=[] if title == "RoMAE" else [pytest.mark.nightly]) for title in WALKS]
+)
 def test_walk_through_leads_to_a_bundle(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
