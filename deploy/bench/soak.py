@@ -295,7 +295,7 @@ class SoakDriver:
         return LoadClient(self._port)
 
 
-OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "2.1.1"
+OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "2.1.2"
 CLIENTS: Final = 64  # for saturation
 SATURATED_SHARE, SATURATED_MOST = 0.05, 20.0  # duration of the measurement at saturation: fraction of all, max. seconds
 SAMPLES: Final = 120  # of the memory

@@ -13,7 +13,7 @@ Legend: N light curves, O objects, H copies of the heads, F numbers, C classes o
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,6 +48,7 @@ from nightjar_alerts.training.recipes.schema import Recipe
 
 Int = NDArray[np.int64]
 
+FOLDS: Final = 5
 NUMBER: Final = {name: number for number, name in enumerate(ZTF_SUPERNOVAE.names)}
 
 
@@ -58,8 +59,27 @@ def typed(sample: Sample) -> tuple[Sample, Int]:
     return six.take(label >= 0), label[label >= 0]
 
 
+def calibration_objects(unlearned_O: Bool, group_O: Int, seed: int) -> Bool:
+    """Return the objects for calibration: one fold in `FOLDS` of those that the branches have not learned from."""
+    fold_O = np.random.default_rng(seed).permutation(group_O.max() + 1)[group_O] % FOLDS
+    held_out_O: Bool = unlearned_O & (fold_O == 0)
+    return held_out_O
+
+
+def held_out_types(sample: Sample, *, seed: int = 0) -> Sample:
+    """Return the supernovae that neither heads nor trees of the model were fitted to; ``label`` is the type.
+
+    Parameters
+    ----------
+    seed : that of `prepare`.
+    """
+    six, label_O = typed(sample)
+    group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
+    chosen_O = calibration_objects(six.part != PARTS.index("train"), group_O, seed)
+    return replace(six.take(chosen_O), label=label_O[chosen_O])
+
+
 DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
-FOLDS: Final = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +143,10 @@ def fit_ztf_types(drawn: SupernovaDraws, learns_O: Bool, *, seed: int) -> ZtfTyp
 def prepare(sample: Sample, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
     """Fit the model and write it for ``sample export``: a folder of light curves, a run, and trees.
 
-    One fold in `FOLDS` of the objects that the branches have not learned from is for calibration; heads and trees are
-    fitted to the rest, the trees to the training part as well.
+    `calibration_objects` are for calibration; heads and trees are fitted to the rest, the trees to the training part as
+    well.
     """
-    fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
-    held_out_O = drawn.unlearned_O & (fold_O == 0)
+    held_out_O = calibration_objects(drawn.unlearned_O, drawn.group_O, seed)
     fit = fit_ztf_types(drawn, ~held_out_O, seed=seed)
     folder = out / "drawn"
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,11 @@ from nightjar_alerts.models.bundle import Bundle, Manifest, write_manifest
 from nightjar_alerts.models.follow_up import FEWEST, Estimate, FollowUp, Horizon, first_step
 from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
 from nightjar_alerts.models.posterior import Posterior
-from nightjar_alerts.models.taxonomy import ELASTICC, NAMED, rates
+from nightjar_alerts.models.taxonomy import ELASTICC, NAMED, ZTF_SUPERNOVAE, rates
 from nightjar_alerts.training.data.sample import PARTS, Sample
 from nightjar_alerts.training.data.survey_readers import EVALUATION_LABELS, read_real
 from nightjar_alerts.training.data.surveys import as_observed, assemble
+from nightjar_alerts.training.fit.ztf_types import held_out_types
 from nightjar_alerts.training.score.incomplete import drawn_objects, until
 from nightjar_alerts.training.score.report import ServedPredictions
 from nightjar_alerts.training.score.survey_scores import open_bundle, predict
@@ -33,6 +34,10 @@ MEASURED_ON: Final = (
     "{objects:,} labelled objects of {surveys} surveys that neither network nor trees were fitted to, at most "
     f"{PER_CLASS_AND_SOURCE} of each class and survey, without redshift and host; light curves that end 3, 10 and 30 "
     "days after the first detection, and complete ones"
+)
+MEASURED_ON_ZTF: Final = (
+    "{objects:,} supernovae of ZTF with a spectroscopic type that neither network nor trees were fitted to, but the "
+    "calibration was; light curves that end 3, 10 and 30 days after the first detection, and complete ones"
 )
 DRAWS: Final = 2_000
 INTERVAL: Final = (50.0, 2.5, 97.5)
@@ -81,18 +86,21 @@ def _estimates(value_DT: Float64) -> tuple[Estimate, ...]:
 
 
 def add_follow_up(path: Path, sample: Sample) -> Bundle:
-    """Measure the lists of a bundle with the 20 classes on held-out objects, and write them into its manifest.
+    """Measure the lists of a bundle on held-out objects, and write them into its manifest.
 
     Raises
     ------
     ValueError
-        If the bundle has other classes.
+        If the bundle has neither the 20 classes nor the six types of ZTF's supernovae.
     """
     model = open_bundle(path)
-    if model.manifest.classes.names != ELASTICC.names:
-        raise ValueError(f"{path} does not have the classes of the surveys' labels")
-    objects = held_out(sample)
-    text = MEASURED_ON.format(objects=len(objects), surveys=len(np.unique(objects.source)))
+    if model.manifest.classes.names == ELASTICC.names:
+        objects, text = held_out(sample), MEASURED_ON
+    elif model.manifest.classes.names == ZTF_SUPERNOVAE.names:
+        objects, text = held_out_types(sample), MEASURED_ON_ZTF
+    else:
+        raise ValueError(f"{path} has neither the classes of the surveys' labels nor ZTF's six types of supernovae")
+    text = text.format(objects=len(objects), surveys=len(np.unique(objects.source)))
 
     def shown(objects: Sample, prior: str | None) -> ServedPredictions:
         return predict(model, objects, "nothing", prior)

@@ -9,6 +9,7 @@ import torch
 from nightjar_alerts.models.bundle import load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training.data.drawn import read_drawn
 from nightjar_alerts.training.data.sample import PARTS, Sample, collect
 from nightjar_alerts.training.export import parity
 from nightjar_alerts.training.export.bundle import export_run
@@ -21,10 +22,13 @@ from nightjar_alerts.training.fit.ztf_types import (
     SupernovaDraws,
     draw_ztf_types,
     fit_ztf_types,
+    held_out_types,
     prepare,
+    typed,
 )
 from nightjar_alerts.training.recipes.astro_moe import debug, with_network, ztf_types
 from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.follow_up import add_follow_up
 from nightjar_alerts.training.score.ztf_types import answers, folds, paired
 from support.surveys import bump, pulsator
 
@@ -121,6 +125,13 @@ def test_prepare_writes_the_inputs_of_export(
         about={"learned_from": "every part"},
     )
     assert bundle.manifest.classes.names == tuple(NUMBER)
+    calibrated = np.unique(read_drawn(types / "drawn" / "validation.npz").group)
+    held_out = held_out_types(ztf())
+    assert held_out.object_id.tolist() == typed(ztf())[0].object_id[calibrated].tolist()
+    lists = add_follow_up(bundle.path, ztf()).manifest.follow_up
+    assert set(lists) == {"training", "ztf-bright"}
+    stated = {name: horizons[-1].objects for name, horizons in lists["training"].classes.items()}
+    assert list(stated.values()) == np.bincount(held_out.label, minlength=len(NUMBER)).tolist()
     assert bundle.manifest.ensemble is not None
     assert bundle.manifest.ensemble.weights(np.array([1, 100]), np.ones(2, np.bool_)).tolist() == [0.5, 0.5]
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4

@@ -182,5 +182,5 @@ SURVEY: Final = Survey(
     # These filters differ slightly from LSST's with the same names.
     bands={1: "g", 2: "r", 3: "i", "g": "g", "r": "r", "i": "i"},
     layouts=(BOOM, ZTF),
-    bundle="astro-moe-ztf/2.1.0",
+    bundle="astro-moe-ztf/2.1.1",
 )
