@@ -1,7 +1,7 @@
 """Requests and responses of the Open Inference Protocol as pydantic models.
 
-Unknown parameters are ignored, and members that are null count as absent, since MLServer's codecs, Jackson and KServe's
-client send them. Other unknown members are errors. The values of JSON tensors are validated in bulk by
+Unknown members and parameters are errors, except :data:`CLIENT_PARAMETERS`. Members that are null count as absent, as
+MLServer's codecs, Jackson and KServe's client send them. The values of JSON tensors are validated in bulk by
 :mod:`service.http.oip.tensors`, not here.
 """
 
@@ -21,6 +21,8 @@ Datatype = Literal[
 MAX_TENSORS = 16
 MAX_RANK = 8
 MAX_NAME_LENGTH = 100
+CLIENT_PARAMETERS = frozenset({"content_type", "headers", "priority", "sequence_end", "sequence_id", "sequence_start"})
+"""Parameters without effect, as the clients of Triton and the codecs of MLServer send them by themselves."""
 
 Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TensorData = Annotated[
@@ -44,7 +46,7 @@ _NO_DATA = Field(None, json_schema_extra=_drop_default)
 
 
 class _Parameters(BaseModel):
-    """Parameters; unknown ones are ignored."""
+    """Parameters. Some that clients send by themselves have no effect; other unknown ones are errors."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -53,9 +55,14 @@ class _Parameters(BaseModel):
     def _select_known(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        if "shared_memory_region" in value:  # not ignored, as the client expects the outputs there
+        if "shared_memory_region" in value:
             raise PydanticCustomError("unsupported", "shared memory is not supported")
-        return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
+        given = {name: each for name, each in value.items() if each is not None and name not in CLIENT_PARAMETERS}
+        for name in given:
+            if name not in cls.model_fields:
+                names = {"name": str(name)[:60], "known": ", ".join(cls.model_fields)}
+                raise PydanticCustomError("unknown_field", "unknown parameter {name}; known are {known}", names)
+        return given
 
 
 class _Members(BaseModel):

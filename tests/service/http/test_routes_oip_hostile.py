@@ -116,6 +116,8 @@ TOP = {"classification": 3}
         ({"parameters": {"deadline_ms": 10**9}}, "/parameters/deadline_ms deadline_too_long"),
         ({"parameters": {"flux_unit": "mag"}}, "/parameters/flux_unit not_one_of"),
         ({"parameters": {"binary_data_output": 1}}, "/parameters/binary_data_output not_a_boolean"),
+        ({"parameters": {"flux_units": "uJy"}}, "/parameters unknown_field"),
+        ({"outputs": [{"name": "status", "parameters": {"top": 3}}]}, "/outputs/0/parameters unknown_field"),
         ({"id": 7}, "/id not_a_string"),
         ({"id": "x" * 201}, "/id too_long"),
         ({"model_name": "other"}, "/model_name not_one_of"),

@@ -15,10 +15,10 @@ from support.oip_clients.columns import COLUMNS
 def request(model: str, binary: bool) -> InferRequest:
     inputs = []
     for name, (datatype, column) in COLUMNS.items():
-        tensor = InferInput(name, list(column.shape), datatype, parameters={"caller": "a pipeline"})
+        tensor = InferInput(name, list(column.shape), datatype)
         tensor.set_data_from_numpy(column, binary_data=binary)
         inputs.append(tensor)
-    return InferRequest(model_name=model, infer_inputs=inputs, parameters={"caller": "a pipeline"})
+    return InferRequest(model_name=model, infer_inputs=inputs)
 
 
 async def main(url: str, model: str, version: str) -> None:

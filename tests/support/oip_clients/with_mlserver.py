@@ -34,7 +34,7 @@ def requests() -> list[InferenceRequest]:
     for tensor in flat:
         tensor.shape = tensor.shape[:1]
     strings = StringCodec.encode_input("band", BANDS, use_bytes=False)
-    parameters = {"content_type": NumpyRequestCodec.ContentType, "caller": "a pipeline"}
+    parameters = {"content_type": NumpyRequestCodec.ContentType}
     return [
         InferenceRequest(id="1", inputs=[*inputs, strings], parameters=parameters),
         InferenceRequest(inputs=[*flat, strings]),
