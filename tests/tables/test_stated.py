@@ -70,6 +70,18 @@ def test_different_values_at_one_time_are_counted() -> None:
     assert "differ by more than their errors" in table.report.lines()[-1]
 
 
+def test_repeated_rows_are_counted() -> None:
+    row = "a,{mjd},{band},{mag},0.01"
+    table = read(csv("name,mjd,band,mag,magerr", f"{row}\n{row}\n{row}"))
+    (item,) = table
+    curve = item.light_curve()
+    assert table.report.to_dict()["repeated_points"] == curve.duplicates == 2 * len(curve.mjd)
+    assert table.report.lines() == [
+        f"repeated points left out: {curve.duplicates} with the time and filter of another one of their object, "
+        "of which the most precise one is used"
+    ]
+
+
 def test_different_values_at_one_time_without_a_name_are_a_question() -> None:
     data = csv("mjd,band,mag,magerr,tile", "{mjd},{band},{mag},0.01,1\n{mjd},{band},17.0,0.01,2")
     with pytest.raises(TableQuestion, match="12 of 12 rows have other values of the same filter") as asked:
