@@ -397,6 +397,7 @@ class Table:
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         self.columns = dict(self._layout.roles.columns)
+        self._note_blocks(self._source.problems.blocks, len(next(iter(sample.values()))))
         if not self._layout.flux_kind:
             self._decide_kind()
         self._assumptions = sum(guess.is_assumption for guess in self.guesses)
@@ -407,6 +408,14 @@ class Table:
         self.columns = dict(layout.roles.columns)
         if missing := sorted({*self._names()} - {*self.header}):
             raise TableError(f"{self.name} has no column {missing[0]!r}, unlike the table before it")
+
+    def _note_blocks(self, blocks: int, rows: int) -> None:
+        """Say that blocks of rows between empty lines are one object, unless the table or the options name objects."""
+        is_stated = "object_id" in self.columns or "object_id" in self.options.columns or self.options.object_id
+        if is_stated or self._layout.roles.nested or not 1 < blocks <= rows / 2:  # every second line may be empty
+            return
+        text = f"assumed: the {blocks} blocks of rows between empty lines are one object; name objects in a column"
+        self._layout = replace(self._layout, guesses=(*self._layout.guesses, Guess("columns.object_id", "", text)))
 
     @property
     def layout(self) -> Layout:
