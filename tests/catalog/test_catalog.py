@@ -78,6 +78,13 @@ def test_catalog_nested_rows_keep_names_and_positions_of_the_input(tmp_path: Pat
     assert table["ra"].to_pylist() == [row["ra"] for row in rows]
 
 
+@pytest.mark.parametrize("name", ["n" * 246, "ü" * 123, "v1." + "n" * 243, ".".join("abcdefgh" * 12)])
+def test_catalog_long_name_of_a_file_is_kept(tmp_path: Path, catalog: Any, name: str) -> None:
+    write_nested(tmp_path / "in" / f"{name}.parquet", rubin_rows(1))
+    assert catalog(tmp_path / "in").failed == []
+    assert (tmp_path / "out" / f"{name}.parquet").exists()
+
+
 def test_catalog_table_of_observations_has_a_row_for_each_object(tmp_path: Path, catalog: Any, classifier: Any) -> None:
     rows = rubin_rows(20)
     write_observations(tmp_path / "in" / "a.parquet", rows)
