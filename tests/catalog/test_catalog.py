@@ -78,6 +78,17 @@ def test_catalog_nested_rows_keep_names_and_positions_of_the_input(tmp_path: Pat
     assert table["ra"].to_pylist() == [row["ra"] for row in rows]
 
 
+@pytest.mark.parametrize("scale", [0, 1])
+def test_catalog_names_that_are_decimals_are_kept(tmp_path: Path, catalog: Any, scale: int) -> None:
+    path = write_nested(tmp_path / "in" / "a.parquet", [row | {"diaObjectId": 1234} for row in rubin_rows(1)])
+    table = pq.read_table(path)
+    names = table["diaObjectId"].cast(pa.decimal128(30, scale))
+    pq.write_table(table.set_column(0, "diaObjectId", names), path)
+    assert catalog(tmp_path / "in").failed == []
+    (row,) = content(tmp_path / "out").to_pylist()
+    assert (row["object_id"], row["diaObjectId"]) == ("1234", 1234)
+
+
 @pytest.mark.parametrize("name", ["n" * 246, "ü" * 123, "v1." + "n" * 243, ".".join("abcdefgh" * 12)])
 def test_catalog_long_name_of_a_file_is_kept(tmp_path: Path, catalog: Any, name: str) -> None:
     write_nested(tmp_path / "in" / f"{name}.parquet", rubin_rows(1))
