@@ -469,6 +469,13 @@ def test_catalog_command_states_what_it_wrote(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == f"{tmp_path / 'out'} is finished: 5 rows\n"
 
 
+def test_catalog_command_unknown_survey_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = nested_folder(tmp_path / "in", [3, 2])
+    assert main([str(source), str(tmp_path / "out"), "--quiet", "--survey", "lssst"]) == 0
+    warning = f"warning: 5 of 5 ({rubin_rows(1)[0]['diaObjectId']}, ...): the survey lssst is not known: send lsst"
+    assert warning in capsys.readouterr().out
+
+
 def test_catalog_command_missing_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err == f"nightjar: {tmp_path / 'nowhere'} does not exist\n"

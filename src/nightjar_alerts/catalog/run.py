@@ -47,6 +47,7 @@ from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, par
 from nightjar_alerts.catalog.reading import TableReading, prefixed
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.report import Warnings
 from nightjar_alerts.resumable import differences, lock, published, remove_unfinished
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.files import is_hats
@@ -130,6 +131,7 @@ class Summary:
     gone: int | None = None
     repeated: int = 0
     failed: list[str] = field(default_factory=list)
+    warnings: Warnings = field(default_factory=dict)
 
     def add(self, written: Written) -> None:
         """Add a partition."""
@@ -140,6 +142,9 @@ class Summary:
         self.objects_joined += written.objects_joined
         self.unchanged += written.unchanged
         self.met += written.met
+        for reason, found in written.warnings.items():
+            count, detail, name = self.warnings.get(reason, (0, *found[1:]))
+            self.warnings[reason] = (count + found[0], detail, name)
 
 
 class _Source:
