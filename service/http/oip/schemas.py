@@ -57,12 +57,11 @@ class _Parameters(BaseModel):
             return value
         if "shared_memory_region" in value:
             raise PydanticCustomError("unsupported", "shared memory is not supported")
-        given = {name: each for name, each in value.items() if each is not None and name not in CLIENT_PARAMETERS}
-        for name in given:
-            if name not in cls.model_fields:
+        for name, each in value.items():  # up to the first unknown name, as there may be a million
+            if name not in cls.model_fields and name not in CLIENT_PARAMETERS and each is not None:
                 names = {"name": str(name)[:60], "known": ", ".join(cls.model_fields)}
                 raise PydanticCustomError("unknown_field", "unknown parameter {name}; known are {known}", names)
-        return given
+        return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
 
 
 class _Members(BaseModel):
