@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 from pydantic_core import PydanticCustomError
 
 from nightjar_alerts.core.request import MAX_ID_LENGTH, PRIOR_TEXT
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.service.answers.replies import Reply
 
@@ -45,6 +46,10 @@ def _drop_default(schema: dict[str, Any]) -> None:
 _NO_DATA = Field(None, json_schema_extra=_drop_default)
 
 
+def _unknown(what: str) -> PydanticCustomError:
+    return PydanticCustomError("unknown_field", "unknown {what}", {"what": without_surrogates(what)})
+
+
 class _Parameters(BaseModel):
     """Parameters. Some that clients send by themselves have no effect; other unknown ones are errors."""
 
@@ -59,8 +64,7 @@ class _Parameters(BaseModel):
             raise PydanticCustomError("unsupported", "shared memory is not supported")
         for name, each in value.items():  # up to the first unknown name, as there may be a million
             if name not in cls.model_fields and name not in CLIENT_PARAMETERS and each is not None:
-                names = {"name": str(name)[:60], "known": ", ".join(cls.model_fields)}
-                raise PydanticCustomError("unknown_field", "unknown parameter {name}; known are {known}", names)
+                raise _unknown(f"parameter {str(name)[:60]}; known are {', '.join(cls.model_fields)}")
         return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
 
 
@@ -75,7 +79,7 @@ class _Members(BaseModel):
             return value
         for name in value:
             if name not in cls.model_fields:
-                raise PydanticCustomError("unknown_field", "unknown field {name}", {"name": str(name)[:60]})
+                raise _unknown(f"field {str(name)[:60]}")
         return {name: member for name, member in value.items() if member is not None}
 
 

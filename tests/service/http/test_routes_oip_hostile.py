@@ -133,6 +133,16 @@ def test_infer_invalid_member_is_named(edge: Live, members: dict[str, Any], expe
     assert refusal(edge, body, None) == (422, expected)
 
 
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [({"\ud800": 1}, " unknown_field"), ({"parameters": {"\ud800": 1}}, "/parameters unknown_field")],
+)
+def test_infer_name_that_utf8_cannot_encode_is_a_problem(edge: Live, members: dict[str, Any], expected: str) -> None:
+    arrays = history(1.0)
+    arrays["flux"][0] = np.nan  # which lets unpaired surrogates in
+    assert refusal(edge, json.dumps(json_body(arrays) | members).encode(), None) == (422, expected)
+
+
 def test_infer_huge_timeout_is_a_problem(edge: Live) -> None:
     arrays = history(1.0)
     arrays["flux"][0] = np.nan  # which lets integers of any size in
