@@ -24,11 +24,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from nightjar_alerts.catalog.columns import Columns, RowKind, flat
+from nightjar_alerts.catalog.columns import Columns, RowKind, flat, kept_type
 from nightjar_alerts.catalog.hats import HatsInput, Pixels, open_hats
 from nightjar_alerts.catalog.increments import Earlier
 from nightjar_alerts.catalog.partition import (
@@ -216,13 +215,8 @@ class _Source:
         needed = () if self.hats is None else self.hats.columns()
         if missing := sorted(set(needed) - set(schema.names)):
             raise TableError(f"the catalogue has no column {missing[0]!r}, which its properties name")
-        flat_types = {each.name: _kept_type(each.type) for each in schema if not each.type.num_fields}
+        flat_types = {each.name: kept_type(each.type) for each in schema if not each.type.num_fields}
         return {name: flat_types[name] for name in dict.fromkeys([*names, *needed]) if name in flat_types}
-
-
-def _kept_type(kind: Any) -> Any:
-    """Return the Arrow type in the output of a column of the input: decimals with a fraction are read as numbers."""
-    return pa.float64() if pa.types.is_decimal(kind) and kind.scale else kind
 
 
 def _decisions(layout: Layout) -> list[str]:
