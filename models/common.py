@@ -27,7 +27,9 @@ def replacing(path: Path, suffix: str = "", *, shared: bool = False) -> Iterator
         hidden partial file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = f".{path.name}.{os.getpid()}.{threading.get_ident()}" if shared else f"{path.name}.partial"
+    name = f"{path.name}.partial"
+    if shared:  # a name of a file has at most 255 bytes, and a character up to four
+        name = f".{path.name[:30]}.{os.getpid()}.{threading.get_ident()}"
     partial = path.with_name(name + suffix)
     try:
         yield partial

@@ -72,6 +72,19 @@ def test_list_counts_what_it_leaves_out() -> None:
     ]
 
 
+@pytest.mark.parametrize("purity", [0.0, 1.0, 80, float("nan")])
+def test_list_of_a_purity_that_is_no_fraction_is_refused(purity: float) -> None:
+    with pytest.raises(SelectionError, match="is not above 0 and below 1"):
+        FollowUpList({MODEL.sha256: {"own": lists("Ia")}}, "Ia", purity)
+
+
+def test_list_counts_results_under_other_class_shares() -> None:
+    made = FollowUpList({MODEL.sha256: {"own": lists("Ia"), "other": lists("Ia")}}, "Ia", 0.8, "other")
+    made.add([result("a", 0.95)])
+    assert made.selected == []
+    assert list(made.lines())[-1] == "not listed: 1 under other class shares than those of the list"
+
+
 @pytest.mark.parametrize(
     ("name", "prior", "error"),
     [

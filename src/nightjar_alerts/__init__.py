@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nightjar_alerts.classifier import Classifier
     from nightjar_alerts.client import AsyncClient, Client, ClientError
     from nightjar_alerts.core.failures import ModelFailedError
+    from nightjar_alerts.follow_up_list import FollowUpList, SelectionError
     from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
     from nightjar_alerts.results import Evolution, Result, Results
     from nightjar_alerts.tables import TableError, TableOptions, TableQuestion, read_table
@@ -31,6 +32,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Evolution",
+    "FollowUpList",
     "LightCurve",
     "LightCurveError",
     "ModelFailedError",
@@ -38,6 +40,7 @@ __all__ = [
     "PacketError",
     "Result",
     "Results",
+    "SelectionError",
     "TableError",
     "TableOptions",
     "TableQuestion",
@@ -52,6 +55,7 @@ _MODULES = {
     "Client": "nightjar_alerts.client",
     "ClientError": "nightjar_alerts.client",
     "Evolution": "nightjar_alerts.results",
+    "FollowUpList": "nightjar_alerts.follow_up_list",
     "LightCurve": "nightjar_alerts.models.lightcurve",
     "LightCurveError": "nightjar_alerts.models.lightcurve",
     "ModelFailedError": "nightjar_alerts.core.failures",
@@ -59,6 +63,7 @@ _MODULES = {
     "PacketError": "nightjar_alerts.alerts.packet",
     "Result": "nightjar_alerts.results",
     "Results": "nightjar_alerts.results",
+    "SelectionError": "nightjar_alerts.follow_up_list",
     "TableError": "nightjar_alerts.tables",
     "TableOptions": "nightjar_alerts.tables",
     "TableQuestion": "nightjar_alerts.tables",

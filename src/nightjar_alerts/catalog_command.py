@@ -22,6 +22,7 @@ from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.common import how_to_install
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.names import printable
+from nightjar_alerts.report import warning_lines
 from nightjar_alerts.results import summary_of
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, TableError
 
@@ -148,6 +149,7 @@ def _lines(summary: "Summary", options: argparse.Namespace) -> list[str]:
         return [*lines, f"written to {options.flat}"] if options.flat else lines
     counts: Any = summary.counts
     lines = [f"{_partitions(summary.partitions)}: {summary_of(counts)}"]
+    lines += warning_lines(summary.warnings, counts.total())
     if summary.earlier:
         lines.append(f"finished before: {_partitions(summary.earlier)}")
     if options.join_bands:

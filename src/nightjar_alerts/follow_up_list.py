@@ -1,4 +1,4 @@
-"""The list of ``nightjar classify --select CLASS --purity P``: objects of a class for follow-up, ranked.
+"""Ranked lists of objects of a class for follow-up, as of ``nightjar classify --select CLASS --purity P``.
 
 A bundle states purity and completeness of such lists (:mod:`nightjar_alerts.models.follow_up`). An object is listed if
 its probability is at least the threshold for its duration; a class, class shares or purity that the bundle does not
@@ -16,6 +16,7 @@ from nightjar_alerts.results import Result
 Stated = Mapping[str, Mapping[str, FollowUp]]
 """Lists of each model, by its SHA-256 and the name of the class shares."""
 NOT_STATED: Final = "by a model that states no purity for the class"
+OTHER_SHARES: Final = "under other class shares than those of the list"
 NO_LIGHT_CURVE: Final = "without a light curve, so their duration is not known"
 UNUSUAL: Final = "unusual, so no purity is stated"
 
@@ -39,22 +40,30 @@ class FollowUpList:
 
     Parameters
     ----------
-    prior : name of the class shares; empty for those of each model.
+    stated : ``manifest.follow_up`` of each bundle, by its ``sha256``.
+    purity : smallest purity, above 0 and below 1.
+    prior : name of the class shares; empty for those of each result.
+
+    Attributes
+    ----------
+    selected : objects of the list, in the order of the results.
 
     Raises
     ------
     SelectionError
-        If no model states the purity of lists of this class under these class shares.
+        If no model states the purity of lists of this class under these class shares, or the purity is no fraction.
     """
 
     def __init__(self, stated: Stated, class_name: str, purity: float, prior: str = "") -> None:
-        self._stated, self._class, self._purity = stated, class_name, purity
+        self._stated, self._class, self._purity, self._prior = stated, class_name, purity, prior
         self._cuts: dict[tuple[str, str, float | None], Cut | None] = {}
         self._left_out = Counter[str]()
         self._without = Counter[float | None]()
         self._read = 0
         self._shares = {prior: None} if prior else dict[str, None]()
         self.selected: list[Selected] = []
+        if not 0 < purity < 1:
+            raise SelectionError(f"the purity {purity} is not above 0 and below 1")
         tables = [table for shares in stated.values() for name, table in shares.items() if not prior or name == prior]
         if not tables:
             names = sorted({name for shares in stated.values() for name in shares})
@@ -72,13 +81,16 @@ class FollowUpList:
                 f"{objects} measured objects, {why}"
             )
 
-    def add(self, results: Sequence[Result], name: str) -> None:
+    def add(self, results: Sequence[Result], name: str = "") -> None:
         """Add the results of an input; ``name`` is used for objects without an id."""
         for result in results:
             if not result.classified:
                 continue
             self._read += 1
             prior = result.model.prior or ""
+            if self._prior and prior != self._prior:
+                self._left_out[OTHER_SHARES] += 1
+                continue
             self._shares[prior] = None
             table = self._stated.get(result.model.sha256, {}).get(prior)
             curve = result.light_curve

@@ -13,6 +13,25 @@ from nightjar_alerts.results import Result, summary_of
 SHOWN: Final = 10
 """Maximum number of files that the summary lists."""
 
+Warnings = dict[str, tuple[int, str, str]]
+"""Number of light curves with a warning, text and name of the first one, by reason."""
+
+
+def add_warnings(warnings: Warnings, name: str, result: Result) -> None:
+    """Count the warnings of a result; ``name`` is used for an object without an id."""
+    for warning in result.warnings:
+        first = (0, warning.detail, result.object_id or name)
+        count, detail, first_name = warnings.get(warning.reason, first)
+        warnings[warning.reason] = (count + 1, detail, first_name)
+
+
+def warning_lines(warnings: Warnings, total: int) -> list[str]:
+    """Return a line for each warning of ``total`` light curves."""
+    return [
+        f"warning: {count:,} of {total:,} ({name}{', ...' if count > 1 else ''}): {detail}"
+        for count, detail, name in warnings.values()
+    ]
+
 
 @dataclass(slots=True)
 class RunReport:
@@ -25,7 +44,6 @@ class RunReport:
     unread : number of files, or parts of files, that could not be read; ``shown`` has the first ones and reasons.
     others : number of files of another kind; ``other_names`` has the first of them.
     empty : folders without files.
-    warnings : number of light curves with a warning, text and name of the first one, by reason.
     other_filters : number of observations that the model could not use, by filter.
     """
 
@@ -36,7 +54,7 @@ class RunReport:
     others: int = 0
     other_names: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
-    warnings: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    warnings: Warnings = field(default_factory=dict)
     other_filters: Counter[str] = field(default_factory=Counter)
 
     def add_results(self, name: str, results: Sequence[Result]) -> None:
@@ -44,10 +62,7 @@ class RunReport:
         self.counts.update((result.status, result.reason) for result in results)
         for result in results:
             self.other_filters.update(result.other_filters)
-            for warning in result.warnings:
-                first = (0, warning.detail, result.object_id or name)
-                count, detail, first_name = self.warnings.get(warning.reason, first)
-                self.warnings[warning.reason] = (count + 1, detail, first_name)
+            add_warnings(self.warnings, name, result)
 
     def add_unread(self, item: UnreadFile) -> None:
         """Count a file that was not read."""
@@ -72,8 +87,7 @@ class RunReport:
         """Return the lines of the summary: results by status and reason, warnings, and unread files with reasons."""
         total = self.counts.total()
         lines = [f"{total:,} light curve{'' if total == 1 else 's'}: {summary_of(self.counts)}"]
-        for count, detail, name in self.warnings.values():
-            lines.append(f"warning: {count:,} of {total:,} ({name}{', ...' if count > 1 else ''}): {detail}")
+        lines += warning_lines(self.warnings, total)
         if self.other_filters:
             counts = ", ".join(f"{count:,} in {name}" for name, count in self.other_filters.most_common())
             lines.append(f"observations not used because of their filter: {counts}")

@@ -22,6 +22,9 @@ if sys.platform != "win32":
 UNFINISHED: Final = ".part"
 """Part of the names of hidden files that are being written. HATS, pyarrow and ``nightjar`` do not read such files."""
 
+LONGEST_ENDING: Final = 10
+"""Characters of an ending such as ``.parquet``; what is longer belongs to the name."""
+
 
 @contextmanager
 def published(path: Path) -> Iterator[Path]:
@@ -29,7 +32,8 @@ def published(path: Path) -> Iterator[Path]:
 
     Its name is unique on all machines, because a scheduler may run the same task on two workers at once.
     """
-    suffix = f".{uuid4().hex[:12]}{UNFINISHED}{''.join(path.suffixes)}"
+    endings = [each for each in path.suffixes[-2:] if len(each) <= LONGEST_ENDING]
+    suffix = f".{uuid4().hex[:12]}{UNFINISHED}{''.join(endings)}"
     with replacing(path, suffix, shared=True) as partial:
         yield partial
     _sync_folder(path.parent)

@@ -78,6 +78,24 @@ def test_catalog_nested_rows_keep_names_and_positions_of_the_input(tmp_path: Pat
     assert table["ra"].to_pylist() == [row["ra"] for row in rows]
 
 
+@pytest.mark.parametrize("scale", [0, 1])
+def test_catalog_names_that_are_decimals_are_kept(tmp_path: Path, catalog: Any, scale: int) -> None:
+    path = write_nested(tmp_path / "in" / "a.parquet", [row | {"diaObjectId": 1234} for row in rubin_rows(1)])
+    table = pq.read_table(path)
+    names = table["diaObjectId"].cast(pa.decimal128(30, scale))
+    pq.write_table(table.set_column(0, "diaObjectId", names), path)
+    assert catalog(tmp_path / "in").failed == []
+    (row,) = content(tmp_path / "out").to_pylist()
+    assert (row["object_id"], row["diaObjectId"]) == ("1234", 1234)
+
+
+@pytest.mark.parametrize("name", ["n" * 246, "ü" * 123, "v1." + "n" * 243, ".".join("abcdefgh" * 12)])
+def test_catalog_long_name_of_a_file_is_kept(tmp_path: Path, catalog: Any, name: str) -> None:
+    write_nested(tmp_path / "in" / f"{name}.parquet", rubin_rows(1))
+    assert catalog(tmp_path / "in").failed == []
+    assert (tmp_path / "out" / f"{name}.parquet").exists()
+
+
 def test_catalog_table_of_observations_has_a_row_for_each_object(tmp_path: Path, catalog: Any, classifier: Any) -> None:
     rows = rubin_rows(20)
     write_observations(tmp_path / "in" / "a.parquet", rows)
@@ -449,6 +467,13 @@ def test_catalog_command_states_what_it_wrote(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == f"2 partitions: 5 classified\n5 rows written to {tmp_path / 'out'}\n"
     assert main([str(source), str(tmp_path / "out"), "--quiet"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'out'} is finished: 5 rows\n"
+
+
+def test_catalog_command_unknown_survey_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = nested_folder(tmp_path / "in", [3, 2])
+    assert main([str(source), str(tmp_path / "out"), "--quiet", "--survey", "lssst"]) == 0
+    warning = f"warning: 5 of 5 ({rubin_rows(1)[0]['diaObjectId']}, ...): the survey lssst is not known: send lsst"
+    assert warning in capsys.readouterr().out
 
 
 def test_catalog_command_missing_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -261,9 +261,10 @@ def test_parquet_sorted_by_time_and_in_parts_is_read(tmp_path: Path, monkeypatch
     check(path)
 
 
-def test_integers_with_nulls_keep_their_digits() -> None:
-    table = pa.table({**COLUMNS, "objectId": pa.array([611254385447108737] * 12, pa.int64())})
-    table = pa.concat_tables([table, pa.table({**COLUMNS, "objectId": pa.array([None] * 12, pa.int64())})])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(38, 0)])
+def test_integers_with_nulls_keep_their_digits(kind: Any) -> None:
+    table = pa.table({**COLUMNS, "objectId": pa.array([611254385447108737] * 12, kind)})
+    table = pa.concat_tables([table, pa.table({**COLUMNS, "objectId": pa.array([None] * 12, kind)})])
     read = read_table(table.slice(0, 20))
     assert [item.object_id for item in read] == ["611254385447108737"]
     assert dict(read.report.unused) == {"without the name of an object": 8}

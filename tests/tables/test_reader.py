@@ -386,6 +386,7 @@ def test_flux_without_a_unit_is_a_question_where_two_units_are_possible() -> Non
         read(csv_of(rows, names))
     assert caught.value.option == "flux_unit"
     assert {"uJy", "FLUXCAL"} <= {choice.value for choice in caught.value.choices}
+    assert "nanomaggies (22.5) set zero_point instead" in str(caught.value)
     np.testing.assert_allclose(only(csv_of(rows, names), flux_unit="uJy").flux, [120e3, 121e3, 122e3])
     np.testing.assert_allclose(only(csv_of(rows, names), zero_point=23.9).flux, [120e3, 121e3, 122e3], rtol=1e-6)
 

@@ -55,6 +55,19 @@ def test_telescopes_in_a_column_of_sources_are_no_objects() -> None:
     assert len(list(read(data))) == 1
 
 
+@pytest.mark.parametrize("gap", [b"", b",,,", b" ", b"\r\n# SN 2026b"])
+def test_blocks_between_empty_lines_without_a_name_are_an_assumption(gap: bytes) -> None:
+    header, *rows = csv("mjd,band,mag,magerr", "{mjd},{band},{mag},0.05").splitlines()
+    data = b"\n".join([header, *rows[:3], gap, *rows[3:]])
+    assert "assumed: the 2 blocks of rows between empty lines are one object" in notes(read(data))
+    assert "blocks" not in notes(read(data, object_id="mine"))
+
+
+def test_rows_with_an_empty_line_behind_each_are_no_blocks() -> None:
+    data = csv("mjd,band,mag,magerr", "{mjd},{band},{mag},0.05").replace(b"\n", b"\n\n")
+    assert "blocks" not in notes(read(data))
+
+
 def test_keys_of_a_concatenation_are_objects() -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"mjd": MJD, "band": ["g", "r"] * 3, "mag": MAG, "magerr": 0.05})
@@ -68,6 +81,18 @@ def test_different_values_at_one_time_are_counted() -> None:
     list(table)
     assert table.report.contradictory == ["a"]
     assert "differ by more than their errors" in table.report.lines()[-1]
+
+
+def test_repeated_rows_are_counted() -> None:
+    row = "a,{mjd},{band},{mag},0.01"
+    table = read(csv("name,mjd,band,mag,magerr", f"{row}\n{row}\n{row}"))
+    (item,) = table
+    curve = item.light_curve()
+    assert table.report.to_dict()["repeated_points"] == curve.duplicates == 2 * len(curve.mjd)
+    assert table.report.lines() == [
+        f"repeated points left out: {curve.duplicates} with the time and filter of another one of their object, "
+        "of which the most precise one is used"
+    ]
 
 
 def test_different_values_at_one_time_without_a_name_are_a_question() -> None:

@@ -173,10 +173,11 @@ _INFER_DOCS = route_docs("Classify light curves as tensors", openapi.INFER_BODY,
 async def infer(request: Request) -> Response:
     """Send light curves as tensors: concatenated observations, and `offsets` that divide them.
 
-    The inputs are `mjd`, `flux`, `flux_err`, `band` and, for several light curves, `offsets`; `detected`, `metadata`
-    and `object_id` are optional. An invalid light curve has NaN as its result and a `status` and `reason`; the others
-    are classified. The outputs `embedding`, `detail` and `object_id` are returned if requested by name. With the binary
-    tensor extension, `Inference-Header-Content-Length` is the length of the JSON part. Unknown parameters are ignored.
+    The inputs are `mjd`, `flux`, `flux_err`, `band` and, for several light curves, `offsets`; `detected`,
+    `metadata` and `object_id` are optional. An invalid light curve has NaN as its result and a `status` and
+    `reason`; the others are classified. The outputs `embedding`, `detail` and `object_id` are returned if requested
+    by name. With the binary tensor extension, `Inference-Header-Content-Length` is the length of the JSON part.
+    Unknown parameters are ignored, misspelt ones refused.
     """
     service, settings = get_service(request), get_service(request).settings
     timings = Timings(service.metrics)

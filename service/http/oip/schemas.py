@@ -1,16 +1,18 @@
 """Requests and responses of the Open Inference Protocol as pydantic models.
 
-Unknown parameters are ignored, and members that are null count as absent, since MLServer's codecs, Jackson and KServe's
-client send them. Other unknown members are errors. The values of JSON tensors are validated in bulk by
-:mod:`service.http.oip.tensors`, not here.
+Unknown members are errors. Unknown parameters are ignored, as clients and gateways send their own, unless they look
+like a known one misspelt. Members that are null count as absent, as MLServer's codecs, Jackson and KServe's client
+send them. The values of JSON tensors are validated in bulk by :mod:`service.http.oip.tensors`, not here.
 """
 
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from nightjar_alerts.core.request import MAX_ID_LENGTH, PRIOR_TEXT
+from nightjar_alerts.models.common import without_surrogates
 from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.service.answers.replies import Reply
 
@@ -21,6 +23,8 @@ Datatype = Literal[
 MAX_TENSORS = 16
 MAX_RANK = 8
 MAX_NAME_LENGTH = 100
+MAX_PARAMETERS = 100
+MISSPELT = 0.82  # similarity of names, from 0 to 1
 
 Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TensorData = Annotated[
@@ -43,8 +47,12 @@ def _drop_default(schema: dict[str, Any]) -> None:
 _NO_DATA = Field(None, json_schema_extra=_drop_default)
 
 
+def _unknown(what: str) -> PydanticCustomError:
+    return PydanticCustomError("unknown_field", "unknown {what}", {"what": without_surrogates(what)})
+
+
 class _Parameters(BaseModel):
-    """Parameters; unknown ones are ignored."""
+    """Parameters; unknown ones are ignored, unless they look like a known one misspelt."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -53,8 +61,15 @@ class _Parameters(BaseModel):
     def _select_known(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        if "shared_memory_region" in value:  # not ignored, as the client expects the outputs there
+        if "shared_memory_region" in value:
             raise PydanticCustomError("unsupported", "shared memory is not supported")
+        if len(value) > MAX_PARAMETERS:
+            raise PydanticCustomError("too_long", "more than {most} parameters", {"most": MAX_PARAMETERS})
+        for name in (
+            str(name)[:60] for name, each in value.items() if each is not None and name not in cls.model_fields
+        ):
+            if near := get_close_matches(name.casefold(), cls.model_fields, 1, MISSPELT):
+                raise _unknown(f"parameter {name}; did you mean {near[0]}?")
         return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
 
 
@@ -69,7 +84,7 @@ class _Members(BaseModel):
             return value
         for name in value:
             if name not in cls.model_fields:
-                raise PydanticCustomError("unknown_field", "unknown field {name}", {"name": str(name)[:60]})
+                raise _unknown(f"field {str(name)[:60]}")
         return {name: member for name, member in value.items() if member is not None}
 
 

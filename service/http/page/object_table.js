@@ -162,6 +162,7 @@ export function TableReading({ table, summary }) {
     summary &&
     [
       ["Observations that cannot be used", counts(summary.unused_points)],
+      ["Repeated observations", summary.repeated_points > 0 ? String(summary.repeated_points) : ""],
       ["Unknown filters", counts(summary.unknown_filters)],
       ["Malformed rows", counts(summary.malformed_rows)],
     ].filter(([, text]) => text);

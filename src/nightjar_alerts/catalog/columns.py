@@ -17,6 +17,11 @@ POINTS: Final = "points_"
 _EMPTY: Final[Mapping[str, Any]] = {}
 
 
+def kept_type(kind: Any) -> Any:
+    """Return the Arrow type in the output of a column of the input: decimals with a fraction are read as numbers."""
+    return pa.float64() if pa.types.is_decimal(kind) and kind.scale else kind
+
+
 @dataclass(slots=True)
 class Row:
     """What is known of a row before it is classified.

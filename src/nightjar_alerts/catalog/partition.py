@@ -23,6 +23,7 @@ from nightjar_alerts.core.request import Options
 from nightjar_alerts.core.serializer import serializer_of
 from nightjar_alerts.inputs import Input
 from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.report import Warnings, add_warnings
 from nightjar_alerts.results import Result
 from nightjar_alerts.resumable import published
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, TableError, TableOptions
@@ -124,6 +125,7 @@ class Written:
     unchanged: int = 0
     met: int = 0
     notes: list[Guess | str] = field(default_factory=list)
+    warnings: Warnings = field(default_factory=dict)
 
     def add(self, table: Any, rows: Sequence[Row]) -> None:
         """Count rows."""
@@ -169,6 +171,9 @@ def write_partition(
                     table = index.copied(table, [row for row, _ in rows], plan.columns)
                 waiting.append(table.cast(schema))
                 written.add(table, [row for row, _ in rows])
+                for row, result in rows:
+                    if result is not None:
+                        add_warnings(written.warnings, row.source or partition.name, result)
                 on_rows(len(rows))
                 if len(waiting) * CHUNK >= ROW_GROUP:
                     writer.write_table(pa.concat_tables(waiting))

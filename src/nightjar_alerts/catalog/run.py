@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from nightjar_alerts.catalog.columns import Columns, RowKind, flat
+from nightjar_alerts.catalog.columns import Columns, RowKind, flat, kept_type
 from nightjar_alerts.catalog.hats import HatsInput, Pixels, open_hats
 from nightjar_alerts.catalog.increments import Earlier
 from nightjar_alerts.catalog.partition import (
@@ -46,6 +46,7 @@ from nightjar_alerts.catalog.partitions import Partition, is_remote, opened, par
 from nightjar_alerts.catalog.reading import TableReading, prefixed
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.report import Warnings
 from nightjar_alerts.resumable import differences, lock, published, remove_unfinished
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, Table, TableError, TableOptions, TableQuestion
 from nightjar_alerts.tables.files import is_hats
@@ -129,6 +130,7 @@ class Summary:
     gone: int | None = None
     repeated: int = 0
     failed: list[str] = field(default_factory=list)
+    warnings: Warnings = field(default_factory=dict)
 
     def add(self, written: Written) -> None:
         """Add a partition."""
@@ -139,6 +141,9 @@ class Summary:
         self.objects_joined += written.objects_joined
         self.unchanged += written.unchanged
         self.met += written.met
+        for reason, found in written.warnings.items():
+            count, detail, name = self.warnings.get(reason, (0, *found[1:]))
+            self.warnings[reason] = (count + found[0], detail, name)
 
 
 class _Source:
@@ -210,7 +215,7 @@ class _Source:
         needed = () if self.hats is None else self.hats.columns()
         if missing := sorted(set(needed) - set(schema.names)):
             raise TableError(f"the catalogue has no column {missing[0]!r}, which its properties name")
-        flat_types = {each.name: each.type for each in schema if not each.type.num_fields}
+        flat_types = {each.name: kept_type(each.type) for each in schema if not each.type.num_fields}
         return {name: flat_types[name] for name in dict.fromkeys([*names, *needed]) if name in flat_types}
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 from nested_pandas import NestedFrame
 
-from nightjar_alerts.catalog.columns import Columns
+from nightjar_alerts.catalog.columns import Columns, kept_type
 from nightjar_alerts.catalog.partition import Model, Plan, check_prior, classifier_of, frame_of, models_of
 from nightjar_alerts.catalog.reading import TableReading
 from nightjar_alerts.inputs import call_options
@@ -112,7 +112,7 @@ def _types(meta: Any) -> dict[str, Any]:
     """Return the Arrow types of the columns of a frame that are not nested."""
     names = [name for name in meta.columns if name not in meta.nested_columns]
     schema = pa.Table.from_pandas(meta[names], preserve_index=False).schema
-    return {field.name: field.type for field in schema if not field.type.num_fields}
+    return {field.name: kept_type(field.type) for field in schema if not field.type.num_fields}
 
 
 def _frame(table: Any, index: Any) -> Any:

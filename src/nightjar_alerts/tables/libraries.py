@@ -192,6 +192,8 @@ def _arrow_values(array: Any) -> Array:
             raise TableError(f"a column repeats texts of up to {lengths.max()} characters in many rows")
         column: Array = object_column([*values, None])[index]
         return column
+    if types.is_decimal(kind) and not kind.scale:  # such as names from a database; a float would lose digits
+        return object_column([None if value is None else int(value) for value in array.to_pylist()])
     if types.is_decimal(kind):
         array = array.cast(pa.float64())
     elif types.is_timestamp(kind) or types.is_date(kind):

@@ -207,7 +207,8 @@ class _ObjectRead(NamedTuple):
 class TableReport:
     """Counts of one reading.
 
-    ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``unknown_filters`` by name,
+    ``objects`` and ``points`` that were yielded, ``unused`` points by reason, ``repeated`` points with the time and
+    filter of another one of their object, ``unknown_filters`` by name,
     ``malformed`` rows by reason and ``examples`` of those, ``without_metadata`` objects that ``object_metadata`` lacks,
     ``contradictory`` objects with other values of the same filter at the same time, ``without_position`` objects whose
     position is not used, ``assumptions`` of the reading.
@@ -216,6 +217,7 @@ class TableReport:
     objects: int = 0
     points: int = 0
     unused: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
     unknown_filters: Counter[str] = field(default_factory=Counter)
     malformed: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -234,6 +236,11 @@ class TableReport:
             listed = ", ".join(f"{count} {reason}" for reason, count in self.unused.most_common())
             hint = "; the option mag_err sets one for magnitudes" if self.unused["no error"] else ""
             lines.append(f"points left out: {listed}{hint}")
+        if self.repeated:
+            lines.append(
+                f"repeated points left out: {self.repeated} with the time and filter of another one of their object, "
+                "of which the most precise one is used"
+            )
         if self.unknown_filters:
             shown = self.unknown_filters.most_common(SHOWN_FILTERS)
             listed = ", ".join(f"{name[:SHOWN_CHARACTERS]} ({count})" for name, count in shown)
@@ -262,6 +269,7 @@ class TableReport:
             "objects": self.objects,
             "points": self.points,
             "unused_points": dict(self.unused.most_common()),
+            "repeated_points": self.repeated,
             "unknown_filters": dict(self.unknown_filters.most_common()),
             "malformed_rows": dict(self.malformed.most_common()),
             "examples": self.examples,
@@ -389,6 +397,7 @@ class Table:
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         self.columns = dict(self._layout.roles.columns)
+        self._note_blocks(self._source.problems.blocks, len(next(iter(sample.values()))))
         if not self._layout.flux_kind:
             self._decide_kind()
         self._assumptions = sum(guess.is_assumption for guess in self.guesses)
@@ -399,6 +408,14 @@ class Table:
         self.columns = dict(layout.roles.columns)
         if missing := sorted({*self._names()} - {*self.header}):
             raise TableError(f"{self.name} has no column {missing[0]!r}, unlike the table before it")
+
+    def _note_blocks(self, blocks: int, rows: int) -> None:
+        """Say that blocks of rows between empty lines are one object, unless the table or the options name objects."""
+        is_stated = "object_id" in self.columns or "object_id" in self.options.columns or self.options.object_id
+        if is_stated or self._layout.roles.nested or not 1 < blocks <= rows / 2:  # every second line may be empty
+            return
+        text = f"assumed: the {blocks} blocks of rows between empty lines are one object; name objects in a column"
+        self._layout = replace(self._layout, guesses=(*self._layout.guesses, Guess("columns.object_id", "", text)))
 
     @property
     def layout(self) -> Layout:
@@ -602,7 +619,9 @@ class Table:
             report.without_metadata.append(name)
         report.objects += 1
         report.points += len(points)
-        if _is_contradictory(points):
+        repeated, are_different = _repeated(points)
+        report.repeated += repeated
+        if are_different:
             report.contradictory.append(name)
         if number in self._misplaced and number not in self._positions:
             report.without_position.append(name)
@@ -973,19 +992,21 @@ def _once(points: Points) -> Points:
     return kept
 
 
-def _is_contradictory(points: Points) -> bool:
-    """Return whether usable points of one filter and time differ by more than their errors."""
+def _repeated(points: Points) -> tuple[int, bool]:
+    """Return the number of usable points with the filter and time of another one, and whether values of one filter and
+    time differ by more than their errors.
+    """
     times = np.sort(points["mjd"])
     if not (times[1:] == times[:-1]).any():
-        return False
+        return 0, False
     good = points[points["code"] == 0]
     order = np.lexsort((good["mjd"], good["band"]))
     ordered = good[order]
     is_same = (np.diff(ordered["mjd"]) == 0) & (np.diff(ordered["band"]) == 0)
     if not is_same.any():
-        return False
+        return 0, False
     starts = np.flatnonzero(np.concatenate(([True], ~is_same)))
-    return any(
+    return int(is_same.sum()), any(
         are_contradictory(ordered["flux"][start:end], ordered["flux_err"][start:end])
         for start, end in pairwise([*starts, len(ordered)])
         if end - start > 1

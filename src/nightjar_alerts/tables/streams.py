@@ -21,9 +21,10 @@ SPOOLED_BYTES: Final = 64 << 20
 
 
 class Problems:
-    """Counts of malformed rows by reason, with the first few places."""
+    """Counts of malformed rows by reason, with the first few places, and of blocks of rows between empty lines."""
 
     def __init__(self) -> None:
+        self.blocks = 0
         self.counts: Counter[str] = Counter()
         self.examples: list[str] = []
 

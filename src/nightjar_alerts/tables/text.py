@@ -75,6 +75,7 @@ class TextSource:
         self._stream = stream
         self.name, self.stem = stream.name, stream.stem
         self.problems = Problems()
+        self._is_behind_empty_line = True
         head = stream.head()
         if b"\x00" in head[:64] and stream.encoding() != "utf-16":
             raise UnsupportedFormat(f"{self.name} is not text: name its format with the option format", "binary")
@@ -94,6 +95,7 @@ class TextSource:
     def batches(self, names: Sequence[str] | None = None) -> Iterator[TableColumns]:
         """Yield the named columns, or all, as arrays of text, :data:`BATCH_ROWS` rows at a time."""
         self.problems = Problems()
+        self._is_behind_empty_line = True
         form = self._form
         with self._stream.lines() as lines:
             for rows in self._portions(lines):
@@ -152,17 +154,22 @@ class TextSource:
         ``number`` lines stand before the rows.
         """
         width = len(self._form.names)
-        if all(len(row) == width and not row[0].startswith("#") for row in rows):
+        if all(len(row) == width and row[0][:1] not in ("", "#") for row in rows):
+            self.problems.blocks += self._is_behind_empty_line and bool(rows)
+            self._is_behind_empty_line &= not rows
             return rows
         good: list[list[str]] = []
         for place, row in enumerate(rows, number + 1):
             if not any(map(str.strip, row)):
+                self._is_behind_empty_line = True
                 continue
             if row[0].startswith("#"):
                 if good or number > self._form.skip:  # it may name the object of the rows behind it
                     self.problems.add("a comment sign in front", f"{self.name}, line {place}")
                 continue
             if len(row) == width or (len(row) > width and not any(row[width:])):
+                self.problems.blocks += self._is_behind_empty_line
+                self._is_behind_empty_line = False
                 good.append(row[:width])
             else:
                 self.problems.add(f"{len(row)} fields instead of {width}", f"{self.name}, line {place}")

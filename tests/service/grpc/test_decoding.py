@@ -136,6 +136,15 @@ def test_decode_request_shared_memory_is_refused() -> None:
     assert refusal(request.SerializeToString()) == (INVALID, "/inputs/0/parameters")
 
 
+def test_decode_request_misspelt_parameter_is_refused_and_others_are_ignored() -> None:
+    own: Any = {"sequence_id": {"int64_param": 7}, "caller": {"string_param": "a"}, "unset": {}}
+    assert len(decode(infer_request(history(3.0), parameters=own).SerializeToString()).light_curves) == 1
+    request = infer_request(history(3.0), parameters={"flux_units": {"string_param": "uJy"}})
+    with pytest.raises(ProblemError) as refused:
+        decode(request.SerializeToString())
+    assert refused.value.errors[0].detail == "unknown parameter flux_units; did you mean flux_unit?"
+
+
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_decode_request_any_bytes_are_decoded_or_refused(flood: bytes, at: int) -> None:
     valid = infer_request(history(3.0)).SerializeToString()

@@ -250,6 +250,13 @@ def test_infer_problem_has_the_member_error(edge: Live) -> None:
     assert "error" not in json.loads(edge.ask("GET", "/v1/nowhere")[2])
 
 
+def test_infer_parameters_that_clients_send_by_themselves_have_no_effect(edge: Live) -> None:
+    with client(edge) as asking:
+        own = {"sequence_id": 7, "sequence_start": True, "priority": 1, "parameters": {"content_type": "np"}}
+        answer = asking.infer(MODEL, inputs(history(1.0)), **own)
+    assert answer.as_numpy("status").tolist() == [b"classified"]
+
+
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A graph whose embedding starts with a summary of its inputs: points, mean flux, time and band, metadata."""

@@ -116,6 +116,12 @@ TOP = {"classification": 3}
         ({"parameters": {"deadline_ms": 10**9}}, "/parameters/deadline_ms deadline_too_long"),
         ({"parameters": {"flux_unit": "mag"}}, "/parameters/flux_unit not_one_of"),
         ({"parameters": {"binary_data_output": 1}}, "/parameters/binary_data_output not_a_boolean"),
+        ({"parameters": {"flux_units": "uJy"}}, "/parameters unknown_field"),
+        (
+            {"outputs": [{"name": "status", "parameters": {"Classifications": 3}}]},
+            "/outputs/0/parameters unknown_field",
+        ),
+        ({"parameters": {str(number): 1 for number in range(101)}}, "/parameters too_long"),
         ({"id": 7}, "/id not_a_string"),
         ({"id": "x" * 201}, "/id too_long"),
         ({"model_name": "other"}, "/model_name not_one_of"),
@@ -129,6 +135,16 @@ TOP = {"classification": 3}
 def test_infer_invalid_member_is_named(edge: Live, members: dict[str, Any], expected: str) -> None:
     body = json.dumps(json_body(history(1.0)) | members).encode()
     assert refusal(edge, body, None) == (422, expected)
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [({"\ud800": 1}, " unknown_field"), ({"parameters": {"flux_unit\ud800": 1}}, "/parameters unknown_field")],
+)
+def test_infer_name_that_utf8_cannot_encode_is_a_problem(edge: Live, members: dict[str, Any], expected: str) -> None:
+    arrays = history(1.0)
+    arrays["flux"][0] = np.nan  # which lets unpaired surrogates in
+    assert refusal(edge, json.dumps(json_body(arrays) | members).encode(), None) == (422, expected)
 
 
 def test_infer_huge_timeout_is_a_problem(edge: Live) -> None:

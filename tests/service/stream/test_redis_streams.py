@@ -75,6 +75,16 @@ def test_worker_redis_streams_classifies_alerts(server: RedisServer, tmp_path: P
     assert [one["value"] for one in dead_letters(tmp_path)] == [b"junk"]
 
 
+def test_redis_sources_with_one_name_read_different_entries_and_keep_them_when_one_stops(server: RedisServer) -> None:
+    feed(server, b"1", b"2")
+    one, other = (RedisSource(parse_address(address(server, "alerts", consumer="same"))) for _ in range(2))
+    assert [source.poll(1, 0.1)[0].value for source in (one, other)] == [b"1", b"2"]
+    one.close()
+    (entry,) = client(server).xpending_range("alerts", "nightjar", "-", "+", 9, "same")
+    assert entry["times_delivered"] == 1
+    other.close()
+
+
 def test_redis_entries_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Path) -> None:
     feed(server, *map(alert, range(5)))
     client(server).xgroup_create("alerts", "nightjar", "0")

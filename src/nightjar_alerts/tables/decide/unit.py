@@ -197,7 +197,8 @@ def _ask_unit(evidence: Evidence, flux: str, depths: Mapping[str, float]) -> NoR
     ]
     if evidence.looks_like_magnitudes(flux):
         choices.append(Choice("mag", "they are AB magnitudes"))
-    raise TableQuestion(f"In which unit are the fluxes in {flux!r}?", "flux_unit", choices)
+    question = f"In which unit are the fluxes in {flux!r}? For counts or nanomaggies (22.5) set zero_point instead."
+    raise TableQuestion(question, "flux_unit", choices)
 
 
 def depths_by_unit(evidence: Evidence, roles: Roles) -> dict[str, float]:
