@@ -74,7 +74,7 @@ def test_export_run_of_g_and_r_makes_a_bundle_that_abstains_on_the_i_band(
     times = np.arange(60_000, 60_048, 4.0).tolist()
     curve = {"mjd": times, "flux": [9e3] * 12, "flux_err": [1e2] * 12}
     statuses = [
-        Classifier(made.path).classify({**curve, "band": [band] * 12}, survey=survey).status
+        Classifier(made.path).classify({**curve, "band": [band] * 12, "survey": survey}).status
         for band, survey in (("g", ""), ("g", "ztf"), ("g", "lsst"), ("i", ""))
     ]
     assert statuses == ["classified", "classified", "abstained", "abstained"]

@@ -115,7 +115,7 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
         (["--classes", "SN Ia"], "write LABEL=CLASS"),
         (["--classes", "SN Ia=Nova"], "has no class 'Nova'"),
         (["--columns", "time"], "--columns time: must be NAME=VALUE"),
-        (["--columns", "time=when"], "no column 'when'"),
+        (["--columns", "time=when"], "is 'when', which the table does not have"),
         (["--data", "sim.parquet", "--report", "r.json", "--band", "g"], "no effect with --data"),
     ],
 )
