@@ -16,6 +16,7 @@ from nightjar_alerts import Classifier, TableOptions
 from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.tables import text
 from nightjar_alerts.training import evaluate, finetune
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import domain
@@ -192,6 +193,14 @@ def test_read_labelled_counts_objects_with_several_labels(tmp_path: Path) -> Non
     rows[0] = (*rows[0][:5], "wave", "")
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
     assert labelled.left_out == {"with several labels": 1}
+
+
+def test_read_labelled_of_more_rows_than_a_batch_reads_all_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "BATCH_ROWS", 50)
+    labelled = read_labelled(write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12})), options=DIFFERENCE)
+    assert labelled.counts == {"bump": 12, "wave": 12}
 
 
 def test_read_labelled_with_a_label_in_some_rows_takes_it(tmp_path: Path) -> None:
