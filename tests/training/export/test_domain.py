@@ -8,6 +8,8 @@ import pytest
 
 from nightjar_alerts import Classifier
 from nightjar_alerts.models.bundle import CARD
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.routing import outside_domain
 from nightjar_alerts.training.data.dataset import read_dataset, write_dataset
 from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.export import parity
@@ -71,10 +73,11 @@ def test_export_run_of_g_and_r_makes_a_bundle_that_abstains_on_the_i_band(
     assert (made.manifest.bands, made.manifest.domain.bands if made.manifest.domain else ()) == (("g", "r"),) * 2
     assert any(line.startswith("bands u, i, z, Y are left out") for line in said)
     assert "- bands g, r, brightest point from" in (made.path / CARD).read_text()
-    times = np.arange(60_000, 60_048, 4.0).tolist()
-    curve = {"mjd": times, "flux": [9e3] * 12, "flux_err": [1e2] * 12}
-    statuses = [
-        Classifier(made.path).classify({**curve, "band": [band] * 12, "survey": survey}).status
+    time, flux, error = np.arange(60_000, 60_048, 4.0), np.full(12, 9e3), np.full(12, 1e2)
+    curves = {
+        (band, survey): LightCurve.from_columns(time, flux, error, [band] * 12, survey=survey)
         for band, survey in (("g", ""), ("g", "ztf"), ("g", "lsst"), ("i", ""))
-    ]
-    assert statuses == ["classified", "classified", "abstained", "abstained"]
+    }
+    outside = [key for key, curve in curves.items() if outside_domain(curve, made.manifest)]
+    assert outside == [("g", "lsst"), ("i", "")]
+    assert Classifier(made.path).classify(curves["i", ""]).reason == "no_usable_points"
