@@ -46,14 +46,7 @@ from nightjar_alerts.training.export.describe import (
 )
 from nightjar_alerts.training.export.domain import COMMON_BAND, domain_of_dataset, in_common_bands
 from nightjar_alerts.training.export.graph import write_graph
-from nightjar_alerts.training.export.parity import (
-    ExportError,
-    Parity,
-    check_parity,
-    dataset_tokens,
-    drawn_tokens,
-    rows_of,
-)
+from nightjar_alerts.training.export.parity import ExportError, check_parity, dataset_tokens, drawn_tokens
 from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork, parity_batches
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from nightjar_alerts.training.fit.trees.forest import read_forest
@@ -188,7 +181,7 @@ def export_bundle(
     out: Path,
     release: Release,
     say: Callable[[str], None] = _silent,
-) -> tuple[Bundle, Parity]:
+) -> tuple[Bundle, float]:
     """Write a bundle folder and check its graph against the network.
 
     Parameters
@@ -199,7 +192,7 @@ def export_bundle(
 
     Returns
     -------
-    The bundle and the result of the parity test.
+    The bundle and the largest absolute difference between torch and onnxruntime.
 
     Raises
     ------
@@ -218,11 +211,10 @@ def export_bundle(
     conditions = served.missing_input_outputs(), served.row_subset_modules(), served.native_kernels()
     write_graph(served, traced, AXES, list(example), out / MODEL, *conditions)
     say(f"comparing torch and onnxruntime on {len(batches)} batches")
-    parity = check_parity(served, out / MODEL, batches)
-    decided = rows_of(batches[-1], parity.decided[-1])
-    golden = {name: decided[name] for name in served.arguments(decided)}
+    worst = check_parity(served, out / MODEL, batches)
+    golden = {name: batches[-1][name] for name in served.arguments(batches[-1])}
     write_golden(out, golden, run(open_session(out / MODEL), golden))
-    return write_manifest(out, describe(served, example, config, release)), parity
+    return write_manifest(out, describe(served, example, config, release)), worst
 
 
 def _validation(run: Path) -> dict[str, Any]:

@@ -245,16 +245,13 @@ def export(
         band_groups=dict(observed.substitutes),
     )
     tokens, left_out = drawn_tokens(network, light_curves, config, model.ensemble)
-    bundle, parity = export_bundle(network, config, tokens, out, release, say)
-    left_out += parity.undecided
-    compared = {
-        "light_curves": len(tokens) - parity.undecided, "left_out": left_out, "largest_difference": parity.worst,
-    }  # fmt: skip
+    bundle, difference = export_bundle(network, config, tokens, out, release, say)
+    parity = {"light_curves": len(tokens), "left_out": left_out, "largest_difference": difference}
     say(
-        f"the graph differs from the network by at most {parity.worst:.1e} on {compared['light_curves']} light curves "
+        f"the graph differs from the network by at most {difference:.1e} on {len(tokens)} light curves "
         f"({left_out} more are left out, in which rounding decides)"
     )
-    return write_card(bundle.path), compared, warning
+    return write_card(bundle.path), parity, warning
 
 
 def served_probabilities(bundle: Bundle, light_curves: Sample) -> Float64:
