@@ -75,7 +75,7 @@ def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -
 def _compare(
     served: ServedNetwork, session: ort.InferenceSession, batch: Arrays, only: str = ""
 ) -> tuple[float, dict[str, NDArray[np.int64]]]:
-    """Return the largest difference of all outputs, or of one, between torch and onnxruntime, and the loads of the graph."""
+    """Return the largest difference of torch and onnxruntime, of all outputs or of one, and the loads of the graph."""
     with torch.no_grad():
         expected = served.outputs(*served.arguments(batch).values())
     actual = run(session, batch)
