@@ -15,6 +15,7 @@ Run::
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,10 +130,8 @@ def _of_dataset(
     confidence = fit_to_dataset(network, dataset, config.recipe)
     objects = confidence.metrics["calibration"]["objects"]
     say(f"calibration and prediction sets are fitted to {objects} validation objects")
-    release = release_of(
-        confidence, None, taxonomy_of(dataset.classes), **named, data=origin, metrics=metrics, domain=domain
-    )
-    return config, release, dataset_tokens(dataset, config)
+    release = release_of(confidence, None, taxonomy_of(dataset.classes), **named, data=origin, metrics=metrics)
+    return config, replace(release, domain=domain), dataset_tokens(dataset, config)
 
 
 def _own_domain(

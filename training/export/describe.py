@@ -70,7 +70,6 @@ def release_of(
     version: str,
     data: dict[str, Any],
     metrics: dict[str, Any],
-    domain: Domain | None = None,
 ) -> Release:
     """Return the contents of a manifest for the fits of a network."""
     return Release(
@@ -86,7 +85,6 @@ def release_of(
         input_statistics=confidence.inputs,
         shares=confidence.shares,
         priors=confidence.priors,
-        domain=domain,
     )
 
 

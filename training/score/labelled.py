@@ -177,7 +177,9 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
         "not_classified": _reasons([one for one, label in zip(fields, label_O, strict=True) if label >= 0]),
         "replaced_results": repeated,
         "results_without_a_label": unlabelled,
-        "objects_learned_from": len(learned & {objects[row].object_id for row in np.flatnonzero(label_O >= 0)}),
+        "objects_learned_from": len(
+            learned & {objects[row].object_id for row in np.flatnonzero(label_O >= 0).tolist()}
+        ),
     }
     predictions = _served(fields, np.flatnonzero(has_class_O & (label_O >= 0)), classes)
     return Answers(name, classes, label_O, predictions, counts, results)
