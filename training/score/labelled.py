@@ -178,7 +178,7 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
         "replaced_results": repeated,
         "results_without_a_label": unlabelled,
         "objects_learned_from": len(
-            learned & {objects[row].object_id for row in np.flatnonzero(label_O >= 0).tolist()}
+            learned & {one.object_id for one, label in zip(objects, label_O, strict=True) if label >= 0}
         ),
     }
     predictions = _served(fields, np.flatnonzero(has_class_O & (label_O >= 0)), classes)
