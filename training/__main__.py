@@ -32,6 +32,7 @@ if missing := [
 
 from pydantic import ValidationError
 
+from nightjar_alerts.tables import TableOptions
 from nightjar_alerts.training.experiments import EXPERIMENTS
 from nightjar_alerts.training.finetuning.command import add_finetune
 from nightjar_alerts.training.makers import add_makers
@@ -40,12 +41,15 @@ from nightjar_alerts.training.options import (
     add_command,
     add_pretrained,
     add_recipe,
+    add_tables,
     at_least,
     chosen_recipe,
+    chosen_tables,
     chosen_weights,
     means_of,
     print_json,
     progress,
+    shell_names,
     write_json,
 )
 
@@ -171,6 +175,7 @@ def add_evaluate(commands: Commands) -> None:
         default=1,
         help="number of uses of the test part until now",
     )
+    add_tables(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -181,6 +186,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise ValueError("name the JSON file of scores with --report")
     if options.label or options.classes:
         raise ValueError("--label and --classes are for a table; data files have their labels")
+    if chosen_tables(options) != TableOptions():
+        raise ValueError("the options of tables have no effect with --data; data files have their columns")
     options.models = [Path(model) for model in options.models]
     if options.on == "surveys":
         _evaluate_on_surveys(options)
@@ -208,8 +215,13 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
     *models, table = options.models
     if wrong := [text for text in options.classes if "=" not in text]:
         raise ValueError(f"--classes {wrong[0]}: write LABEL=CLASS")
+    how = chosen_tables(options)
     classes_of = dict(text.rsplit("=", 1) for text in options.classes)
-    report = evaluate_table(models, Path(table), label=options.label, classes_of=classes_of)
+    with shell_names():
+        report = evaluate_table(models, Path(table), label=options.label, classes_of=classes_of, options=how)
+    for name, model in report.values["models"].items():
+        if count := model["objects_learned_from"]:
+            progress(f"warning: {name} learned from {count} of these objects, by their names; its scores are too good")
     written = options.report or Path("evaluation.json")
     write_json(written, report.values)
     page = options.html or written.with_suffix(".html")

@@ -3,9 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from nightjar_alerts.classify_command import UsageError, add_table_options, shell_text, table_options
+from nightjar_alerts.tables import FILE_BOUNDS, TableError, TableOptions
 
 if TYPE_CHECKING:
     from nightjar_alerts.training.fit.train import Pretrained
@@ -94,6 +98,28 @@ def chosen_weights(options: argparse.Namespace) -> "Pretrained | None":
     from nightjar_alerts.training.export.weights import initial_weights
 
     return None if options.pretrained is None else initial_weights(options.pretrained)
+
+
+def add_tables(parser: argparse.ArgumentParser) -> None:
+    """Add the options of tables, those of ``nightjar classify``."""
+    add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
+
+
+def chosen_tables(options: argparse.Namespace) -> TableOptions:
+    """Return the options of :func:`add_tables`."""
+    try:
+        return table_options(options, FILE_BOUNDS)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+@contextmanager
+def shell_names() -> Iterator[None]:
+    """Raise the errors of the reader of tables with the names of options on the command line."""
+    try:
+        yield
+    except TableError as error:
+        raise ValueError(shell_text(error)) from error
 
 
 def means_of(report: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -16,17 +16,20 @@ from nightjar_alerts import Classifier, TableOptions
 from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
-from nightjar_alerts.training import finetune
+from nightjar_alerts.tables import text
+from nightjar_alerts.training import evaluate, finetune
 from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.export import domain
 from nightjar_alerts.training.finetuning import draws, run
 from nightjar_alerts.training.finetuning.backbone import find_backbone
-from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT, REPORT
+from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT
 from nightjar_alerts.training.finetuning.table import read_labelled
 from nightjar_alerts.training.fit import tuning
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.heads import save_run
 from nightjar_alerts.training.importers.tables import LabelError
 from nightjar_alerts.training.recipes.astro_moe import debug, with_network
+from nightjar_alerts.training.score.labelled import FINETUNED, LEARNED
 from support.once import common_folder, made_once
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "examples" / "finetune.ipynb"
@@ -95,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((folder / "model" / REPORT).read_text())
+    made: dict[str, Any] = json.loads((folder / "model" / FINETUNED).read_text())
     return made
 
 
@@ -142,6 +145,12 @@ def test_finetuned_model_of_g_and_r_abstains_on_the_i_band(folder: Path) -> None
     assert (result.status, result.class_name) == ("abstained", None), result
 
 
+def test_evaluate_counts_the_objects_that_a_finetuned_model_learned_from(folder: Path, report: dict[str, Any]) -> None:
+    values = evaluate(folder / "model", folder / "table.csv", options=DIFFERENCE)
+    (model,) = values["models"].values()
+    assert 0 < model["objects_learned_from"] == len(report[LEARNED]) < model["objects"] == 52
+
+
 def test_with_heads_of_one_seed_are_equal(folder: Path) -> None:
     backbone = find_backbone(str(folder / "backbone"))
     one, other = (backbone.with_heads(3, seed=1)[0].state_dict() for _ in range(2))
@@ -152,7 +161,7 @@ def test_finetune_again_returns_the_finished_result(folder: Path, report: dict[s
     with pytest.raises(ValueError, match="another table or other options"):
         finetune(folder / "table.csv", folder / "model", backbone=folder / "backbone", seed=3, options=DIFFERENCE)
     main(arguments(folder))
-    assert json.loads((folder / "model" / REPORT).read_text()) == report
+    assert json.loads((folder / "model" / FINETUNED).read_text()) == report
 
 
 def test_finetune_states_the_difference_of_the_graph(report: dict[str, Any]) -> None:
@@ -184,6 +193,14 @@ def test_read_labelled_counts_objects_with_several_labels(tmp_path: Path) -> Non
     rows[0] = (*rows[0][:5], "wave", "")
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
     assert labelled.left_out == {"with several labels": 1}
+
+
+def test_read_labelled_of_more_rows_than_a_batch_reads_all_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "BATCH_ROWS", 50)
+    labelled = read_labelled(write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12})), options=DIFFERENCE)
+    assert labelled.counts == {"bump": 12, "wave": 12}
 
 
 def test_read_labelled_with_a_label_in_some_rows_takes_it(tmp_path: Path) -> None:
@@ -231,7 +248,7 @@ def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, fold
 def test_observe_of_a_class_in_a_rare_band_refuses(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draws, "COMMON_BAND", 0.5)
+    monkeypatch.setattr(domain, "COMMON_BAND", 0.5)
     rows = rows_of({"bump": 12, "wave": 20})
     rows = [(*row[:2], "z", *row[3:]) if row[5] == "bump" else row for row in rows]
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)

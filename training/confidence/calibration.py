@@ -87,7 +87,7 @@ def predict_as_served(
     rows = _sample(
         dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, recipe, rng
     )
-    pairs = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
+    pairs = sorted(views_as_served(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
     if not pairs:
         raise ValueError(f"no object of split {split!r} has observations")
     examples = [example for _, example in pairs]
@@ -120,7 +120,10 @@ def draws_per_object(objects: int) -> int:
     return max(minimum, min(maximum, LARGEST_SAMPLE // max(objects, 1)))
 
 
-def _views(dataset: Sample, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Iterator[tuple[int, Example]]:
+def views_as_served(
+    dataset: Sample, rows: Int64, recipe: Recipe, rng: np.random.Generator
+) -> Iterator[tuple[int, Example]]:
+    """Yield the row and the views of each object: complete, and as in training and in the service."""
     at_detection = max(AT_DETECTION, recipe.augmentation.at_detection)
     augmentation = recipe.augmentation.model_copy(update={"at_detection": at_detection})
     for row in rows:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
+from nightjar_alerts.models.lightcurve import Bool, Int64, RaggedBatch
 from nightjar_alerts.models.networks.network import INPUTS
 from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
@@ -53,11 +53,16 @@ def network_inputs(drawn: Sample, rows: Int64) -> RaggedBatch:
     return RaggedBatch(offsets=offsets, **points, metadata=drawn.metadata[rows])
 
 
-def count_bands(drawn: Sample) -> Int64:
-    """Return the number of bands with a point of each light curve, ``(N,)``."""
+def bands_seen(drawn: Sample) -> Bool:
+    """Return whether each light curve has a point in each of the bands, ``(N, bands)``."""
     has_point = np.zeros((len(drawn), len(BANDS)), dtype=np.bool_)
     has_point[np.repeat(np.arange(len(drawn)), drawn.lengths), drawn.band] = True
-    count: Int64 = has_point.sum(1).astype(np.int64)
+    return has_point
+
+
+def count_bands(drawn: Sample) -> Int64:
+    """Return the number of bands with a point of each light curve, ``(N,)``."""
+    count: Int64 = bands_seen(drawn).sum(1).astype(np.int64)
     return count
 
 

@@ -14,23 +14,28 @@ Run::
     nightjar-train export runs/surveys-0 build/bundle --drawn runs/drawn --trees runs/trees.npz
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
+from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.models.bundle import MODEL, Bundle, write_golden, write_manifest
 from nightjar_alerts.models.lightcurve import Tokens
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
 from nightjar_alerts.models.networks.romae import RoMAE
+from nightjar_alerts.models.posterior import Domain
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import taxonomy_of
 from nightjar_alerts.training.confidence.fit import fit_to_dataset, fit_to_drawn
+from nightjar_alerts.training.data.dataset import split_indices
 from nightjar_alerts.training.data.drawn import classes_of, join_drawn, read_drawn
-from nightjar_alerts.training.data.mixture import read_training_data
+from nightjar_alerts.training.data.mixture import is_mixture, read_training_data
+from nightjar_alerts.training.data.sample import Sample
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.export.describe import (
     Release,
@@ -40,11 +45,15 @@ from nightjar_alerts.training.export.describe import (
     provenance,
     release_of,
 )
+from nightjar_alerts.training.export.domain import COMMON_BAND, domain_of_dataset, in_common_bands
 from nightjar_alerts.training.export.graph import write_graph
 from nightjar_alerts.training.export.parity import ExportError, check_parity, dataset_tokens, drawn_tokens
 from nightjar_alerts.training.export.served import AXES, Ensembled, ServedNetwork, parity_batches
 from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from nightjar_alerts.training.fit.trees.forest import read_forest
+
+OBSERVED: Final = SURVEY_BY_NAME.keys() - {"elasticc"}
+"""Surveys of a domain; ELAsTiCC is simulated, to train models for another survey."""
 
 
 def _silent(_: str) -> None:
@@ -89,7 +98,7 @@ def export_run(
         raise RunError(f"only classifiers are exported: the task of {run} is {config.recipe.task}")
     named = {"name": name, "version": version}
     if data is not None:
-        release, tokens = _of_dataset(run, network, config, data, about or {}, named, trees, say)
+        config, release, tokens = _of_dataset(run, network, config, data, about or {}, named, trees, say)
     else:
         release, tokens = _of_drawn(network, config, drawn, trees, about or {}, named, say)
     export_bundle(network, config, tokens, out, release, say)
@@ -105,21 +114,40 @@ def _of_dataset(
     named: dict[str, str],
     trees: Path | None,
     say: Callable[[str], None],
-) -> tuple[Release, list[Tokens]]:
-    """Fit to the validation split of the data file of a run."""
+) -> tuple[RunConfig, Release, list[Tokens]]:
+    """Fit to the validation split of the data file of a run; the configuration has the bands of the bundle."""
     if trees is not None:
         raise RunError("trees need folders of drawn light curves (`makers draw`), on which their weight is fitted")
     metrics = {"validation": _validation(run)}
     dataset = read_training_data(data)
     if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
         raise RunError(f"{run} was trained on other data than {data}")
+    origin = provenance(dataset, config) | origin_of(data) | about
+    domain = None
+    if not is_mixture(data):  # the domain of many surveys is stated by `describe`
+        config, domain = _own_domain(config, dataset, origin, say)
     say(f"running the network on {len(dataset)} light curves")
     confidence = fit_to_dataset(network, dataset, config.recipe)
     objects = confidence.metrics["calibration"]["objects"]
     say(f"calibration and prediction sets are fitted to {objects} validation objects")
-    origin = provenance(dataset, config) | origin_of(data) | about
     release = release_of(confidence, None, taxonomy_of(dataset.classes), **named, data=origin, metrics=metrics)
-    return release, dataset_tokens(dataset, config)
+    return config, replace(release, domain=domain), dataset_tokens(dataset, config)
+
+
+def _own_domain(
+    config: RunConfig, dataset: Sample, origin: Mapping[str, Any], say: Callable[[str], None]
+) -> tuple[RunConfig, Domain]:
+    """Return the configuration with the bands that the training objects have, and their domain."""
+    rows = split_indices(dataset, config.recipe.data.fractions, config.recipe.data.turn)["train"]
+    recipe = in_common_bands(config.recipe, dataset, rows)
+    if unseen := [name for name in config.recipe.data.bands if name not in recipe.data.bands]:
+        say(
+            f"bands {', '.join(unseen)} are left out: fewer than {COMMON_BAND:.0%} of the training objects have points "
+            "in them"
+        )
+    survey = str(origin["source"]).lower() if "import" in origin else ""
+    domain = domain_of_dataset(dataset, rows, recipe, survey if survey in OBSERVED else "")
+    return config.model_copy(update={"recipe": recipe}), domain
 
 
 def _of_drawn(

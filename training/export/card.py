@@ -18,6 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nightjar_alerts.models.bundle import CARD, Bundle, Calibration, Manifest, load_bundle, write_manifest
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.photometry import magnitude_of
+from nightjar_alerts.models.posterior import Domain
 from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
 from nightjar_alerts.training.score.figures import confusion_figure
 
@@ -110,6 +112,7 @@ def card(manifest: Manifest, report: Report | None = None, baseline: Report | No
         classes=manifest.classes.names,
         **_limits(manifest),
         trees=_trees(manifest),
+        domain=_domain(manifest.domain),
         origin=origin,
         **_data(manifest, origin),
         scores=_scores(manifest, origin, report, baseline),
@@ -135,6 +138,16 @@ def _limits(manifest: Manifest) -> dict[str, str]:
         "kept": KEPT[manifest.limits.kept],
         "metadata": f"{columns} metadata columns, any of which may be missing" if columns else "no metadata",
     }
+
+
+def _domain(domain: Domain | None) -> str:
+    """Return the item of the list that states the domain; empty if none is stated."""
+    if domain is None or domain.faintest_njy is None or domain.brightest_njy is None:
+        return ""
+    faintest, brightest = magnitude_of(domain.faintest_njy), magnitude_of(domain.brightest_njy)
+    surveys = f", survey {', '.join(domain.surveys)}" if domain.surveys else ""
+    stated = f"bands {', '.join(domain.bands)}, brightest point from {faintest:.1f} to {brightest:.1f} mag{surveys}"
+    return f"- {stated}: other light curves are not classified"
 
 
 def _trees(manifest: Manifest) -> dict[str, Any] | None:

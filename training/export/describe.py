@@ -41,7 +41,7 @@ class Release:
     ----------
     shares : class shares that the probabilities assume; None if they are not stated.
     priors : prediction sets for other class shares, by name.
-    domain : light curves that the model is for; None: by the taxonomy, see `_shares`.
+    domain : light curves that the model is for; None: by the taxonomy if ``shares`` are stated, see `_shares`.
     band_groups : filters that stand for bands, if the domain is given.
     """
 
@@ -118,6 +118,7 @@ def describe(served: ServedNetwork, example: dict[str, Tensor], config: RunConfi
         "data": release.data,
         "input_statistics": release.input_statistics,
         "metrics": release.metrics,
+        "domain": release.domain,
         "opset": OPSET,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": {},

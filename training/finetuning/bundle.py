@@ -40,9 +40,9 @@ from nightjar_alerts.training.data.statistics import input_statistics
 from nightjar_alerts.training.export.bundle import export_bundle
 from nightjar_alerts.training.export.card import write_card
 from nightjar_alerts.training.export.describe import Release
+from nightjar_alerts.training.export.domain import domain_of
 from nightjar_alerts.training.export.parity import drawn_tokens
 from nightjar_alerts.training.export.served import Ensembled
-from nightjar_alerts.training.finetuning.domain import domain_of
 from nightjar_alerts.training.finetuning.draws import Observed
 from nightjar_alerts.training.finetuning.methods import AND, TREES, Choice, Fitted, Tuning
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
@@ -228,6 +228,7 @@ def export(
         inputs, light_curves.label, classes, bands=recipe.data.bands, flux_unit=recipe.data.flux_unit
     )
     learning_curves = [curve for curve, learns in zip(observed.curves, learns_O, strict=True) if learns]
+    surveys = {curve.survey for curve in learning_curves}
     release = Release(
         name=name,
         version="1.0.0",
@@ -240,7 +241,7 @@ def export(
         ensemble=model.ensemble,
         input_statistics=statistics,
         shares=dict(zip(classes, shares.tolist(), strict=True)),
-        domain=domain_of(learning_curves, light_curves, recipe.data.bands, measured_on),
+        domain=domain_of(learning_curves, light_curves, recipe.data.bands, surveys, measured_on),
         band_groups=dict(observed.substitutes),
     )
     tokens, left_out = drawn_tokens(network, light_curves, config, model.ensemble)

@@ -3,9 +3,16 @@
 import argparse
 from pathlib import Path
 
-from nightjar_alerts.classify_command import UsageError, add_table_options, table_options
-from nightjar_alerts.tables import FILE_BOUNDS
-from nightjar_alerts.training.options import Commands, add_command, at_least, print_json, progress
+from nightjar_alerts.training.options import (
+    Commands,
+    add_command,
+    add_tables,
+    at_least,
+    chosen_tables,
+    print_json,
+    progress,
+    shell_names,
+)
 
 
 def add_finetune(commands: Commands) -> None:
@@ -27,27 +34,24 @@ def add_finetune(commands: Commands) -> None:
     parser.add_argument("--seed", type=at_least(0), default=0, help="seed of splits, views and fits")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device that heads are fitted on")
     parser.add_argument("--threads", type=at_least(1), help="torch threads; default: torch's choice")
-    add_table_options(parser.add_argument_group("tables", "what the columns mean, where the names do not say"))
+    add_tables(parser)
 
 
 def _finetune(options: argparse.Namespace) -> None:
     """Fine-tune, and print the result as JSON."""
     from nightjar_alerts.training.finetuning.run import as_json, finetune
 
-    try:
-        how = table_options(options, FILE_BOUNDS)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-    result = finetune(
-        options.table,
-        options.output,
-        label=options.label,
-        group=options.group,
-        backbone=options.backbone,
-        options=how,
-        seed=options.seed,
-        device=options.device,
-        threads=options.threads,
-        say=progress,
-    )
+    with shell_names():
+        result = finetune(
+            options.table,
+            options.output,
+            label=options.label,
+            group=options.group,
+            backbone=options.backbone,
+            options=chosen_tables(options),
+            seed=options.seed,
+            device=options.device,
+            threads=options.threads,
+            say=progress,
+        )
     print_json(as_json(result))

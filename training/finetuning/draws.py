@@ -31,6 +31,7 @@ from nightjar_alerts.training.data.batches import draw_examples
 from nightjar_alerts.training.data.drawn import drawn_sample
 from nightjar_alerts.training.data.sample import Sample, sample_of_curves
 from nightjar_alerts.training.data.survey_readers import BAND_SUBSTITUTES
+from nightjar_alerts.training.export.domain import common_bands
 from nightjar_alerts.training.finetuning.backbone import Backbone
 from nightjar_alerts.training.finetuning.table import MIN_OBJECTS, LabelledCurves
 from nightjar_alerts.training.fit.class_map import logits_of_copies
@@ -43,8 +44,6 @@ VIEWS: Final = (1, 5)
 """Smallest and largest number of views of an object besides the complete light curve."""
 FEW_OBJECTS: Final = 1_500
 """Number of objects below which each has more views."""
-COMMON_BAND: Final = 0.02
-"""Smallest share of the objects that must have a point in a band of the model."""
 MAX_POINTS_PER_BAND: Final = 200
 PORTION: Final = 512
 """Light curves whose features are stored together."""
@@ -97,8 +96,7 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     for curve in in_bands:
         for number in np.unique(curve.band) if curve is not None else ():
             objects[BANDS[number]] += 1
-    fewest = max(1.0, COMMON_BAND * len(labelled))
-    bands = tuple(name for name in known if objects[name] >= fewest)
+    bands = common_bands(objects, len(labelled))
     if not bands:
         seen = sorted({FILTERS[number] for curve in labelled.curves for number in np.unique(curve.band)})
         raise LabelError(f"no light curve has points in a band of the network ({', '.join(known)}); they have {seen}")

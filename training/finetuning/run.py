@@ -42,8 +42,8 @@ from nightjar_alerts.training.metrics import (
     macro_f1,
     paired_macro_f1,
 )
+from nightjar_alerts.training.score.labelled import FINETUNED, LEARNED
 
-REPORT: Final = "report.json"
 BACKBONE: Final = "astro-moe-elasticc"
 OPPONENT: Final = "class-weighted trees on hand-made features"
 MAJORITY: Final = "majority class"
@@ -182,8 +182,9 @@ def finetune(
         "folds": dict(choice.scores), "left_out": left_out, "warnings": warnings,
         "notes": list(labelled.notes), "parity": parity, "seconds": clock.seconds,
         "threads": torch.get_num_threads(),
+        LEARNED: sorted(curve.object_id for curve, learns in zip(observed.curves, learns_O, strict=True) if learns),
     }  # fmt: skip
-    write_atomic(made.path / REPORT, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(made.path / FINETUNED, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.exists():
         output.rmdir()  # it is empty
@@ -212,7 +213,7 @@ def _finished(output: Path, identity: str) -> FinetuneResult | None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     other = f"{output} holds something else; remove it or name another folder"
-    if not (output / MANIFEST).is_file() or not (output / REPORT).is_file():
+    if not (output / MANIFEST).is_file() or not (output / FINETUNED).is_file():
         raise ValueError(other)
     try:
         made = load_bundle(output)
@@ -220,7 +221,7 @@ def _finished(output: Path, identity: str) -> FinetuneResult | None:
         raise ValueError(f"{other} ({error})") from None
     if made.manifest.data.get("finetuned", {}).get("identity") != identity:
         raise ValueError(f"{output} holds a model of another table or other options; remove it or name another folder")
-    report = json.loads((output / REPORT).read_text(encoding="utf-8"))
+    report = json.loads((output / FINETUNED).read_text(encoding="utf-8"))
     return FinetuneResult(
         output, made.sha256, report["method"], report["scores"], report["folds"], report["left_out"],
         tuple(report["warnings"]),

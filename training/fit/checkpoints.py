@@ -228,7 +228,7 @@ def load_best(run: Path) -> State:
 def best_path(run: Path) -> Path:
     """Return the file of the best weights of a run folder. Raises RunError if there are none yet."""
     if not (run / BEST).exists():
-        raise RunError(f"{run} has no {BEST}: no validation has been reached yet")
+        raise RunError(f"{run} has no {BEST}: no validation has been reached yet; run `fit` again to resume it")
     return run / BEST
 
 

@@ -94,8 +94,8 @@ def objects_with_several_labels(data: Any, table: Table, options: TableOptions, 
         if isinstance(objects, Lists) or isinstance(labels, Lists):
             return frozenset()
         for one, value in zip(map(str, texts(objects)), map(str, texts(labels)), strict=True):
-            label = value.strip()
-            if label.lower() not in MISSING and seen.setdefault(one, label) != label:
+            stripped = value.strip()
+            if stripped.lower() not in MISSING and seen.setdefault(one, stripped) != stripped:
                 several.add(one)
     return frozenset(several)
 

@@ -42,6 +42,10 @@ RESULTS: Final = (".jsonl", ".jsonl.gz", ".ndjson")
 """Endings of files of stored results."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 SEVERAL: Final = "\0"
+FINETUNED: Final = "report.json"
+"""Report of ``nightjar-train finetune`` in the folder of a bundle."""
+LEARNED: Final = "learned_objects"
+"""Names of the objects that a bundle learned from, in its report."""
 
 
 class Labelled(NamedTuple):
@@ -147,10 +151,11 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
     LabelError
         If no label is a class of the model, or a file of results has another form.
     """
-    results, repeated, unlabelled = list[Result](), 0, 0
+    results, repeated, unlabelled, learned = list[Result](), 0, 0, frozenset[str]()
     if model.endswith(RESULTS):
         name, classes, fields, repeated, unlabelled = _stored(Path(model), objects)
     else:
+        learned = _learned(Path(model))
         with Classifier(model) as classifier:
             results, classes = list(classifier.stream(one.light_curve for one in objects)), classifier.classes
         name = f"{results[0].model.name} {results[0].model.version}"
@@ -172,9 +177,21 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
         "not_classified": _reasons([one for one, label in zip(fields, label_O, strict=True) if label >= 0]),
         "replaced_results": repeated,
         "results_without_a_label": unlabelled,
+        "objects_learned_from": len(
+            learned & {one.object_id for one, label in zip(objects, label_O, strict=True) if label >= 0}
+        ),
     }
     predictions = _served(fields, np.flatnonzero(has_class_O & (label_O >= 0)), classes)
     return Answers(name, classes, label_O, predictions, counts, results)
+
+
+def _learned(bundle: Path) -> frozenset[str]:
+    """Return the names of the objects that a fine-tuned bundle learned from; empty for other bundles."""
+    try:
+        report = json.loads((bundle / FINETUNED).read_text(encoding="utf-8"))
+    except OSError:
+        return frozenset()
+    return frozenset(report.get(LEARNED, ()))
 
 
 def _served(fields: Sequence[Mapping[str, Any]], rows_N: NDArray[np.intp], classes: Sequence[str]) -> ServedPredictions:

@@ -167,6 +167,7 @@ def _measure(
         "not_classified": {},
         "replaced_results": 0,
         "results_without_a_label": 0,
+        "objects_learned_from": 0,
         **answers.counts,
         "scores": {"classified": len(rows), **_finite(scores_of(predictions, label_N))},
         "classes": _classes(answers, label_N, top_N, counts_CC) if len(rows) else [],

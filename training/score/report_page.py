@@ -56,6 +56,7 @@ def _model(name: str, model: Mapping[str, Any], worst: Sequence[Result]) -> dict
         "unknown": _counts(model["labels_without_a_class"]),
         "not_classified": _counts(model["not_classified"]),
         "stored": _stored(model),
+        "learned": model["objects_learned_from"],
         "drawn": None,
     }
     if not model["classes"]:

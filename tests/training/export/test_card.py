@@ -62,7 +62,7 @@ def test_a_bundle_trained_on_an_import_says_where_the_curves_came_from(tiny_bund
     card = " ".join(card_of(copy).split())
     assert "Light curves of ZTF (`nightjar-train import ztf-supernovae`), terms: CC0. Of 1,200 objects" in card
     assert "too few detections (100)" in card
-    assert "started from the weights of the run `runs/default-0`" in card
+    assert "started from the weights of `runs/default-0`" in card
     assert "imulat" not in card
 
 

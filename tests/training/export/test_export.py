@@ -11,13 +11,13 @@ from onnx import numpy_helper
 from nightjar_alerts.models.bundle import Calibration, load_bundle
 from nightjar_alerts.models.lightcurve import RaggedBatch
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
-from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts
+from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts, Router
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.bundle import export_bundle
 from nightjar_alerts.training.export.describe import Release
 from nightjar_alerts.training.export.functions import inlined
 from nightjar_alerts.training.export.graph import walk, write_graph
-from nightjar_alerts.training.export.parity import ExportError, check_parity
+from nightjar_alerts.training.export.parity import DISABLED, ExportError, check_parity
 from nightjar_alerts.training.export.served import ServedNetwork, parity_batches
 from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.recipes.catalogue import RECIPES
@@ -103,6 +103,21 @@ def test_an_expert_that_only_a_cls_token_could_reach_is_compared_as_well(tiny_bu
     onnx.save(model, path)
     with pytest.raises(ExportError, match="differ by"):
         check_parity(served, path, batches)
+
+
+class Jumping(ServedNetwork):
+    """A network whose probabilities jump where an expert is forced, as those of trees may."""
+
+    def outputs(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        values = super().outputs(*inputs)
+        if any((part.gate.bias == DISABLED).any() for part in self.modules() if isinstance(part, Router)):
+            values["probabilities"] = values["probabilities"].roll(1, dims=1)
+        return values
+
+
+def test_parity_of_forced_experts_compares_the_embedding_alone(tiny_bundle: Path) -> None:
+    batches = parity_batches(random_tokens(1))
+    assert check_parity(Jumping(tiny_network()).eval(), tiny_bundle / "model.onnx", batches) < 1e-4
 
 
 class Looked(torch.nn.Module):

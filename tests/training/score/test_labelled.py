@@ -95,12 +95,28 @@ def test_command_writes_json_and_page(table: Path, tmp_path: Path, capsys: pytes
     assert (tmp_path / "e.html").is_file()
 
 
+def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    renamed = tmp_path / "renamed.csv"
+    renamed.write_text(table.read_text().replace("flux_njy,flux_err_njy", "a,b").replace(",g,", ",one,"))
+    columns = ("--columns", "flux=a", "--columns", "flux_err=b", "--flux-unit", "nJy", "--filters", "one=g")
+    scores = []
+    for path, options in ((table, ()), (renamed, columns)):
+        command.main(
+            ["evaluate", BUNDLE, str(path), "--flux-kind", "difference", *options, "--report", str(tmp_path / "e.json")]
+        )
+        scores.append(json.loads(capsys.readouterr().out)["models"])
+    assert scores[0] == scores[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--label", "band"], "no label is a class of"),
         (["--classes", "SN Ia"], "write LABEL=CLASS"),
         (["--classes", "SN Ia=Nova"], "has no class 'Nova'"),
+        (["--columns", "time"], "--columns time: must be NAME=VALUE"),
+        (["--columns", "time=when"], "is 'when', which the table does not have"),
+        (["--data", "sim.parquet", "--report", "r.json", "--band", "g"], "no effect with --data"),
     ],
 )
 def test_command_names_what_is_wrong(table: Path, arguments: list[str], message: str) -> None:
