@@ -63,7 +63,9 @@ def endpoint(name: str, python: Path, bundle: Path, batch: int) -> Iterator[tupl
     port = free_port()
     settings = {"PORT": port, "WORKERS": usable_cores(), "BATCH": batch, "BUNDLE": bundle.absolute()}
     environment = {**os.environ, **{f"ENDPOINT_{key}": str(value) for key, value in settings.items()}}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")))
+    )
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         log = Path(folder, "log")
         with log.open("wb") as sink:
