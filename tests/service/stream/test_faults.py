@@ -70,25 +70,29 @@ def torment(
     """Repeatedly kill one of two workers during its work; then let the survivors finish."""
     draw = random.Random(7)
     workers = [Process(settings, folder / f"{number}.log") for number in range(2)]
-    for kill in range(KILLS):
-        before = published()
-        feed(range(kill * PER_KILL, (kill + 1) * PER_KILL))
-        moment = before + draw.randint(1, PER_KILL // 2)
-        eventually(lambda: published() >= moment, 60, 0.003)  # noqa: B023 - asked within this turn
-        workers[kill % 2].kill()
-        read()
-        workers[kill % 2] = Process(settings, folder / f"{kill + 2}.log")
-    count = KILLS * PER_KILL
-    eventually(lambda: len(ids(read())) == count, 120)
-    eventually(lambda: all(worker.ready for worker in workers), 60)
-    statuses = [worker.stop() for worker in workers]
-    records = read()
-    check_equal_keys_say_the_same(records)
-    assert ids(records) == set(range(count))
-    for worker, status in zip(workers, statuses, strict=True):
-        final = worker.events()[-1]
-        assert (status, final["event"]) == (0, "final account"), worker.events()
-        assert all(topic["pending"] == 0 for topic in final["topics"].values())
+    try:
+        for kill in range(KILLS):
+            before = published()
+            feed(range(kill * PER_KILL, (kill + 1) * PER_KILL))
+            moment = before + draw.randint(1, PER_KILL // 2)
+            eventually(lambda: published() >= moment, 60, 0.003)  # noqa: B023 - asked within this turn
+            workers[kill % 2].kill()
+            read()
+            workers[kill % 2] = Process(settings, folder / f"{kill + 2}.log")
+        count = KILLS * PER_KILL
+        eventually(lambda: len(ids(read())) == count, 120)
+        eventually(lambda: all(worker.ready for worker in workers), 60)
+        statuses = [worker.stop() for worker in workers]
+        records = read()
+        check_equal_keys_say_the_same(records)
+        assert ids(records) == set(range(count))
+        for worker, status in zip(workers, statuses, strict=True):
+            final = worker.events()[-1]
+            assert (status, final["event"]) == (0, "final account"), worker.events()
+            assert all(topic["pending"] == 0 for topic in final["topics"].values())
+    finally:
+        for worker in workers:
+            worker.kill()
     sys.stdout.write(f"{KILLS} kills, {count} alerts, {len(records) - count} published twice, 0 lost\n")
 
 
