@@ -141,6 +141,15 @@ def test_evaluate_counts_stored_results_that_are_not_used(tmp_path: Path) -> Non
     assert (model["replaced_results"], model["results_without_a_label"]) == (1, 1)
 
 
+def test_evaluate_keeps_classes_apart_that_differ_in_signs_or_case(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("object_id,type\na,-1\nb,1\nc,AGN\nd,agn\n")
+    sure = {"a": "-1", "b": "1", "c": "AGN", "d": "agn"}
+    results = [{"status": "classified", "object_id": one, "probabilities": {name: 1.0}} for one, name in sure.items()]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
+    (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
+    assert model["scores"]["accuracy"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [('{"a\n', "line 2 is not JSON"), ('{"status": "classified"}\n', "line 2 is a classified result without")],
