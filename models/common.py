@@ -36,6 +36,10 @@ def replacing(path: Path, suffix: str = "", *, shared: bool = False) -> Iterator
         with partial.open("rb") as file:  # a rename may reach the disk before the content does
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a failed write does not name its file
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

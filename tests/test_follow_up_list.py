@@ -98,6 +98,11 @@ def test_list_of_a_purity_that_is_not_stated_is_refused(name: str, prior: str, e
         FollowUpList({MODEL.sha256: {"own": lists("Ia", "II")}}, name, 0.8, prior)
 
 
+def test_list_of_models_without_lists_is_refused() -> None:
+    with pytest.raises(SelectionError, match="no model states the purity of lists"):
+        FollowUpList({MODEL.sha256: {}}, "Ia", 0.8)
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     names = ELASTICC.names
@@ -142,6 +147,12 @@ def test_select_with_options_that_do_not_fit_is_refused(
 ) -> None:
     assert main([str(table), "--model", str(bundle.path), *arguments]) == 2
     assert error in capsys.readouterr().err
+
+
+def test_select_with_a_purity_that_is_no_number_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["night.csv", "--select", "Ia", "--purity", "high"])
+    assert "--purity: high is not a number above 0 and below 1" in capsys.readouterr().err
 
 
 def test_select_from_a_service_with_lists_that_cannot_be_read_names_it(

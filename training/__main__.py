@@ -222,6 +222,9 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
     for name, model in report.values["models"].items():
         if count := model["objects_learned_from"]:
             progress(f"warning: {name} learned from {count} of these objects, by their names; its scores are too good")
+        for what in ("labels_without_a_class", "not_classified"):
+            if counts := ", ".join(f"{one} ({count})" for one, count in model[what].items()):
+                progress(f"{name}: not scored: {what.replace('_', ' ')}: {counts}")
     written = options.report or Path("evaluation.json")
     write_json(written, report.values)
     page = options.html or written.with_suffix(".html")

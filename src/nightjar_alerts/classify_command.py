@@ -277,9 +277,12 @@ def _prior(text: str) -> str | dict[str, float]:
 
 
 def _fraction(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and below 1")
     return value
 
 

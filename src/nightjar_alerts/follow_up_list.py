@@ -67,7 +67,9 @@ class FollowUpList:
         tables = [table for shares in stated.values() for name, table in shares.items() if not prior or name == prior]
         if not tables:
             names = sorted({name for shares in stated.values() for name in shares})
-            offered = f", but for {', '.join(names)}" if names else ""
+            if not names:
+                raise SelectionError("no model states the purity of lists; use one whose manifest has follow_up")
+            offered = f", but for {', '.join(names)}"
             raise SelectionError(f"no model states purity under the class shares {prior or 'of its own'}{offered}")
         known = [table for table in tables if class_name in table.classes]
         if not known:

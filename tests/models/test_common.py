@@ -1,11 +1,12 @@
 """Files that appear whole or not at all, also where several write the same one."""
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
-from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.models.common import replacing, write_atomic
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -23,6 +24,11 @@ def test_an_interrupted_write_leaves_the_old_file(
         write_atomic(path, b"new", shared=shared)
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_write_on_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"), replacing(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:

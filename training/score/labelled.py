@@ -4,8 +4,8 @@ Every object of the table is classified as the service would do it (:class:`nigh
 with its label. Stored results (JSON Lines of ``nightjar classify`` or of a stream) are compared with labels that came
 later. `report` has the scores, which are those of the classified objects, and how many were not classified, and why.
 
-Labels are matched to the classes of a model by their letters and digits, with or without ``SN`` in front (``SN Ia`` is
-``Ia``); others are named by the caller. Objects of labels without a class are counted and left out.
+Labels are matched to the classes of a model by name, or else by their letters and digits, with or without ``SN`` in
+front (``SN Ia`` is ``Ia``); others are named by the caller. Objects of labels without a class are counted and left out.
 
 Legend: O labelled objects, N classified objects, C classes.
 """
@@ -160,10 +160,11 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
             results, classes = list(classifier.stream(one.light_curve for one in objects)), classifier.classes
         name = f"{results[0].model.name} {results[0].model.version}"
         fields = [result.to_dict() for result in results]
-    number = {plain(label): index for index, label in enumerate(classes)}
-    if unknown := [one for one in classes_of.values() if plain(one) not in number]:
-        raise LabelError(f"{name} has no class {unknown[0]!r}; its classes are {', '.join(classes)}")
-    label_O = np.array([_class_of(classes_of.get(one.label, one.label), number) for one in objects], dtype=np.int64)
+    for one in classes_of.values():
+        if _class_of(one, classes) < 0:
+            raise LabelError(f"{name} has no class {one!r}; its classes are {', '.join(classes)}")
+    number = {label: _class_of(classes_of.get(label, label), classes) for label in {one.label for one in objects}}
+    label_O = np.array([number[one.label] for one in objects], dtype=np.int64)
     if not (label_O >= 0).any():
         found = ", ".join(label for label, _ in Counter(one.label for one in objects).most_common(8))
         raise LabelError(
@@ -220,9 +221,15 @@ def _reasons(fields: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return dict(reasons.most_common())
 
 
-def _class_of(label: str, number: Mapping[str, int]) -> int:
-    key = plain(label)
-    return number.get(key, number.get(key.removeprefix("sn"), -1))
+def _class_of(label: str, classes: Sequence[str]) -> int:
+    """Return the index of the class of this name, or else of the only one with these letters and digits, or -1."""
+    if label in classes:
+        return classes.index(label)
+    plain_classes = [plain(one) for one in classes]
+    for key in (plain(label), plain(label).removeprefix("sn")):
+        if plain_classes.count(key) == 1:
+            return plain_classes.index(key)
+    return -1
 
 
 def _stored(path: Path, objects: Sequence[Labelled]) -> tuple[str, tuple[str, ...], list[Mapping[str, Any]], int, int]:

@@ -95,6 +95,18 @@ def test_command_writes_json_and_page(table: Path, tmp_path: Path, capsys: pytes
     assert (tmp_path / "e.html").is_file()
 
 
+def test_command_names_what_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "labels.csv").write_text("object_id,type\na,Ia\nb,Nova\nc,Ia\n")
+    sure = {"status": "classified", "object_id": "a", "probabilities": {"Ia": 1.0}}
+    (tmp_path / "r.jsonl").write_text(json.dumps(sure))
+    command.main(
+        ["evaluate", str(tmp_path / "r.jsonl"), str(tmp_path / "labels.csv"), "--report", str(tmp_path / "e.json")]
+    )
+    printed = capsys.readouterr().err
+    assert "not scored: labels without a class: Nova (1)" in printed
+    assert "not scored: not classified: no stored result (1)" in printed
+
+
 def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     renamed = tmp_path / "renamed.csv"
     renamed.write_text(table.read_text().replace("flux_njy,flux_err_njy", "a,b").replace(",g,", ",one,"))
@@ -139,6 +151,15 @@ def test_evaluate_counts_stored_results_that_are_not_used(tmp_path: Path) -> Non
     (model,) = values["models"].values()
     assert values["table"]["left_out"] == {"with several labels": 1, "without a label": 1}
     assert (model["replaced_results"], model["results_without_a_label"]) == (1, 1)
+
+
+def test_evaluate_keeps_classes_apart_that_differ_in_signs_or_case(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("object_id,type\na,-1\nb,1\nc,AGN\nd,agn\n")
+    sure = {"a": "-1", "b": "1", "c": "AGN", "d": "agn"}
+    results = [{"status": "classified", "object_id": one, "probabilities": {name: 1.0}} for one, name in sure.items()]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
+    (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
+    assert model["scores"]["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize(
