@@ -296,6 +296,8 @@ def evaluate_table(
     if not objects:
         listed = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise LabelError(f"the table has no labelled object: {listed or 'it is empty'}")
+    if unused := sorted(classes_of.keys() - {one.label for one in objects}):
+        raise LabelError(f"no object has the label {unused[0]!r}, for which a class is given (--classes)")
     answers = [answers_of(model, objects, classes_of) for model in models]
     curves = [one.light_curve for one in objects if one.light_curve is not None]
     return report_of(

@@ -126,6 +126,7 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
         (["--label", "band"], "no label is a class of"),
         (["--classes", "SN Ia"], "write LABEL=CLASS"),
         (["--classes", "SN Ia=Nova"], "has no class 'Nova'"),
+        (["--classes", "SN Iz=Ia"], "no object has the label 'SN Iz'"),
         (["--columns", "time"], "--columns time: must be NAME=VALUE"),
         (["--columns", "time=when"], "is 'when', which the table does not have"),
         (["--data", "sim.parquet", "--report", "r.json", "--band", "g"], "no effect with --data"),
