@@ -5,7 +5,7 @@
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
 #   make lint                 check style, types, import rules and generated tables of docs/: 90 seconds
 #   make fast                 run the tests that train nothing and start no broker, service or benchmark
-#   make test                 run `make lint`, install what the tests need and run them: nineteen minutes on two cores
+#   make test                 run `make lint`, install what the tests need and run them: twenty minutes on two cores
 #   make nightly              run experiments, unshipped networks, benchmarks' tests, brokers, soaks and peers, in parts
 #   make nightly PART=soak    one of them: experiments, networks, benchmarks, brokers, faults, kills, catalog, soak, peers or containers
 #   make docs                 write the generated tables of docs/
