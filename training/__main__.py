@@ -215,6 +215,9 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
     *models, table = options.models
     if wrong := [text for text in options.classes if "=" not in text]:
         raise ValueError(f"--classes {wrong[0]}: write LABEL=CLASS")
+    written = options.report or Path("evaluation.json")
+    if written.is_dir() or any(written.resolve().parent == Path(model).resolve() for model in models):
+        raise ValueError(f"--report {written}: name a file outside the folders of the models")
     how = chosen_tables(options)
     classes_of = dict(text.rsplit("=", 1) for text in options.classes)
     with shell_names():
@@ -225,7 +228,6 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
         for what in ("labels_without_a_class", "not_classified"):
             if counts := ", ".join(f"{one} ({count})" for one, count in model[what].items()):
                 progress(f"{name}: not scored: {what.replace('_', ' ')}: {counts}")
-    written = options.report or Path("evaluation.json")
     write_json(written, report.values)
     page = options.html or written.with_suffix(".html")
     write_page(page, report)

@@ -187,12 +187,12 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
 
 
 def _learned(bundle: Path) -> frozenset[str]:
-    """Return the names of the objects that a fine-tuned bundle learned from; empty for other bundles."""
+    """Return the names of the objects that a fine-tuned bundle learned from; empty for bundles without its report."""
     try:
         report = json.loads((bundle / FINETUNED).read_text(encoding="utf-8"))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: another file of this name
         return frozenset()
-    return frozenset(report.get(LEARNED, ()))
+    return frozenset(report.get(LEARNED, ()) if isinstance(report, dict) else ())
 
 
 def _served(fields: Sequence[Mapping[str, Any]], rows_N: NDArray[np.intp], classes: Sequence[str]) -> ServedPredictions:

@@ -24,7 +24,7 @@ MAX_TENSORS = 16
 MAX_RANK = 8
 MAX_NAME_LENGTH = 100
 MAX_PARAMETERS = 100
-MISSPELT = 0.82  # similarity of names, from 0 to 1
+MISSPELT = 0.82  # similarity of names, from 0 to 1; closer than for fields, as Triton sends `priority` beside `prior`
 
 Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TensorData = Annotated[
@@ -69,7 +69,7 @@ class _Parameters(BaseModel):
             str(name)[:60] for name, each in value.items() if each is not None and name not in cls.model_fields
         ):
             if near := get_close_matches(name.casefold(), cls.model_fields, 1, MISSPELT):
-                raise _unknown(f"parameter {name}; did you mean {near[0]}?")
+                raise _unknown(f"parameter {name}; send {near[0]}")
         return {name: value[name] for name in cls.model_fields if value.get(name) is not None}
 
 

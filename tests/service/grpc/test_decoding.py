@@ -142,7 +142,7 @@ def test_decode_request_misspelt_parameter_is_refused_and_others_are_ignored() -
     request = infer_request(history(3.0), parameters={"flux_units": {"string_param": "uJy"}})
     with pytest.raises(ProblemError) as refused:
         decode(request.SerializeToString())
-    assert refused.value.errors[0].detail == "unknown parameter flux_units; did you mean flux_unit?"
+    assert refused.value.errors[0].detail == "unknown parameter flux_units; send flux_unit"
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,8 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
         (["--classes", "SN Ia"], "write LABEL=CLASS"),
         (["--classes", "SN Ia=Nova"], "has no class 'Nova'"),
         (["--classes", "SN Iz=Ia"], "no object has the label 'SN Iz'"),
+        (["--report", "."], "name a file outside"),
+        (["--report", f"{BUNDLE}/report.json"], "name a file outside"),
         (["--columns", "time"], "--columns time: must be NAME=VALUE"),
         (["--columns", "time=when"], "is 'when', which the table does not have"),
         (["--data", "sim.parquet", "--report", "r.json", "--band", "g"], "no effect with --data"),
@@ -135,6 +138,16 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
 def test_command_names_what_is_wrong(table: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         command.main(["evaluate", BUNDLE, str(table), *arguments])
+
+
+@pytest.mark.parametrize("other", ["[]", "not JSON"])
+def test_evaluate_of_a_bundle_with_another_report_counts_no_learned_objects(
+    other: str, table: Path, tmp_path: Path
+) -> None:
+    bundle = shutil.copytree(BUNDLE, tmp_path / "bundle")
+    (bundle / "report.json").write_text(other)
+    (model,) = evaluate_table([str(bundle)], table).values["models"].values()
+    assert model["objects_learned_from"] == 0
 
 
 def test_evaluate_of_labels_alone_needs_stored_results(tmp_path: Path) -> None:
