@@ -173,6 +173,7 @@ def test_a_signal_ends_a_command_with_one_sentence(
     def interrupted(*_: object) -> None:
         signal.raise_signal(number)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control ignores it in the background
     monkeypatch.setattr("nightjar_alerts.models.networks.zoo.count_parameters", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["describe", "debug"])

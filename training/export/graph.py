@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir
+import onnx_ir.passes.common as passes
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -213,6 +214,8 @@ def _uses(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 OPSET = 20
+_LONGEST = 2**31 - 1
+"""Largest length of an axis. Without it, torch finds that some multiple of a length overflows, and traces again."""
 
 _SHAPE_OPERATORS = {"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
 
@@ -239,11 +242,12 @@ def write_graph(
     rows : modules that are skipped if their input has no rows (:func:`only_with_rows`), and the width of their output.
     native : modules that native kernels can replace (``training.export.functions``), with their attributes.
     """
-    sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
+    sizes = {name: torch.export.Dim(name, min=1, max=_LONGEST) for names in axes.values() for name in names}
     shapes = tuple({axis: sizes[name] for axis, name in enumerate(axes[key])} for key in inputs)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        for name in ("torch.onnx", "onnxscript"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         program = torch.onnx.export(
             network,
             tuple(inputs.values()),
@@ -254,8 +258,10 @@ def write_graph(
             output_names=list(outputs),
             dynamic_shapes={"inputs": shapes},  # the networks take *inputs
             custom_translation_table=TRANSLATIONS | _tree_translation(network),
+            optimize=False,
         )
     assert program is not None
+    _optimise(program.model)
     _rename_inner_values(program.model.graph)
     model = split_by_counts(program.model_proto)
     _strip(model)
@@ -271,6 +277,25 @@ def write_graph(
     _keep_biases(model, network)
     onnx.checker.check_model(model)
     onnx.save(model, path)
+
+
+def _optimise(model: onnx_ir.Model) -> None:
+    """Apply the optimisations of ``torch.onnx.export`` to the same result in a third of the time.
+
+    A traced graph has three times as many nodes as its constants and repetitions leave. They go first, as the optimizer
+    compares every node with a hundred patterns; once, as folding alone finds what is left.
+    """
+    _fold(model)
+    optimizer.optimize(model, num_iterations=1)
+    _fold(model)
+
+
+def _fold(model: onnx_ir.Model) -> None:
+    optimizer.fold_constants(model)
+    passes.RemoveUnusedNodesPass()(model)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    passes.DeduplicateInitializersPass()(model)
+    passes.CommonSubexpressionEliminationPass()(model)
 
 
 def _keep_biases(model: onnx.ModelProto, network: nn.Module) -> None:
