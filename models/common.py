@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,19 @@ from pathlib import Path
 def how_to_install(extra: str) -> str:
     """Return how to install an extra of this package, which is on no package index."""
     return f"pip install '.[{extra}]' in a clone of Nightjar, or pip install 'WHEEL[{extra}]' with its wheel"
+
+
+@contextmanager
+def interruptible_imports(command: str) -> Iterator[None]:
+    """End the process with one line and status 130 on Ctrl-C while a command imports its modules.
+
+    This takes a second or more, before the command can handle the interrupt itself.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{command}: interrupted\n")
+        sys.exit(130)  # 128 + SIGINT, as shells do
 
 
 @contextmanager

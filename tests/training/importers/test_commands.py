@@ -200,7 +200,7 @@ def test_table_of_a_label_that_is_a_whole_number_finds_it_in_the_class_map(
     classes: str, tmp_path: Path, out: Path, capsys: Capture
 ) -> None:
     points = write_text(tmp_path / "x.csv", "id,t,b,f,e,type\na,60000,g,9,1,1.0\nb,60000,g,9,1,2.0\n")
-    columns, unit = "id=id,mjd=t,band=b,flux=f,flux_err=e,label=type", ("--flux-unit", "nJy")
+    columns = "id=id,mjd=t,band=b,flux=f,flux_err=e,label=type"
     data, _ = run(
         capsys, out, "table", points, "--columns", columns, "--flux-unit", "nJy", "--classes", f"{classes},2=2"
     )
