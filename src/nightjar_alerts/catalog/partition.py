@@ -108,7 +108,7 @@ class Plan:
 
 Notes = dict[str, tuple[int, str, Guess | str]]
 """Number of files with a note, and the name and the sentence of the first one, by its kind."""
-MAX_NOTES: Final = 20
+MAX_NOTES: Final = 50
 """Largest number of kinds that are kept."""
 MORE: Final = "... and notes of other kinds"
 
