@@ -494,7 +494,7 @@ def test_catalog_command_prints_what_is_left_out_of_tables_once_for_each_kind(
     assert main([str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().err.splitlines()
     assert [line for line in printed if "points left out" in line] == [
-        "0.parquet: points left out: 1 no error; --mag-err sets one for magnitudes",
+        "0.parquet: points left out: 1 no error; the option --mag-err sets one for magnitudes",
         "0.parquet: repeated points left out: 1 with the time and filter of another one of their object, of which the "
         "most precise one is used",
         "3 more files: points left out",
