@@ -2,7 +2,6 @@
 
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
@@ -47,6 +46,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("nightjar-alerts")
     except PackageNotFoundError:  # run from a source tree that was never installed

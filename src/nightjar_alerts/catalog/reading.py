@@ -30,7 +30,7 @@ _FLAGGED: Final = "flagged by the survey"
 _NO_NAME: Final = "without the name of an object"
 Item = tuple[Row, Input | None]
 """A row, and what is classified; None if it is not to be."""
-OnNote = Callable[[str, Guess | str], None]
+OnNote = Callable[[str, Guess | str], object]
 """Receives the name of a file, and a sentence on how it was read or on what was left out."""
 
 
