@@ -40,8 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
             return
         sys.exit(f"nightjar: {' and '.join(missing)} not installed: {how_to_install('cpu')}; [gpu] is for CUDA GPUs")
     else:
-        from nightjar_alerts.service.__main__ import main as serve
-
+        with interruptible_imports("nightjar"):
+            from nightjar_alerts.service.__main__ import main as serve
         serve(arguments)
 
 
