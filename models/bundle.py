@@ -13,6 +13,7 @@ also returns its expert loads and :data:`ROUTING_OUTPUTS`.
 
 import hashlib
 import json
+import re
 import stat
 from dataclasses import dataclass
 from functools import cached_property
@@ -456,6 +457,7 @@ def write_manifest(path: Path, manifest: Manifest) -> Bundle:
     files = {file.name: sha256_of(file) for file in sorted(path.iterdir()) if file.name != MANIFEST}
     complete = manifest.model_copy(update={"files": files})
     text = json.dumps(complete.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    text = re.sub(r"\[\n[-+\d\s.,e[\]]*\]", lambda numbers: "".join(numbers[0].split()), text)  # each on one line
     (path / MANIFEST).write_text(text, encoding="utf-8")
     return load_bundle(path)
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,29 @@ from pathlib import Path
 def how_to_install(extra: str) -> str:
     """Return how to install an extra of this package, which is on no package index."""
     return f"pip install '.[{extra}]' in a clone of Nightjar, or pip install 'WHEEL[{extra}]' with its wheel"
+
+
+@contextmanager
+def interruptible_imports(command: str) -> Iterator[None]:
+    """End the process with one line and status 130 on Ctrl-C while a command imports its modules.
+
+    This takes a second or more, before the command can handle the interrupt itself. The handler ends the process at
+    once, because extension modules turn an exception during their initialization into an ImportError.
+    """
+
+    def stop(*_: object) -> None:
+        os.write(2, f"{command}: interrupted\n".encode())
+        os._exit(130)  # 128 + SIGINT, as shells do
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others must not set handlers
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

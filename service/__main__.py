@@ -12,45 +12,46 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.models.common import how_to_install, interruptible_imports
 
 # The base install has none of these, and onnxruntime comes from one of two packages.
 if missing := [name for name in ("fastapi", "onnxruntime", "pydantic_settings") if find_spec(name) is None]:
     sys.exit(f"nightjar: {' and '.join(missing)} not installed: {how_to_install('cpu')}; [gpu] is for CUDA GPUs")
 
-from pydantic import BaseModel, Field, ValidationError
-from pydantic_settings import (
-    CLI_SUPPRESS,
-    BaseSettings,
-    CliApp,
-    CliPositionalArg,
-    CliSubCommand,
-    SettingsConfigDict,
-    SettingsError,
-)
+with interruptible_imports("nightjar"):
+    from pydantic import BaseModel, Field, ValidationError
+    from pydantic_settings import (
+        CLI_SUPPRESS,
+        BaseSettings,
+        CliApp,
+        CliPositionalArg,
+        CliSubCommand,
+        SettingsConfigDict,
+        SettingsError,
+    )
 
-from nightjar_alerts.catalog_command import main as write_catalog
-from nightjar_alerts.classify_command import main as classify_files
-from nightjar_alerts.core.load import LoadedModel, Timing, check_bundle
-from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
-from nightjar_alerts.models.native import Native
-from nightjar_alerts.models.runtime import Provider, ProviderError
-from nightjar_alerts.service import SAMPLES
-from nightjar_alerts.service.grpc import GrpcError
-from nightjar_alerts.service.http.edge.counts import RedisUnavailable
-from nightjar_alerts.service.local import ServiceDied, running
-from nightjar_alerts.service.observe.tracing import TracingError
-from nightjar_alerts.service.process import VERSION
-from nightjar_alerts.service.settings import (
-    Settings,
-    StreamSettings,
-    removed_settings,
-    setting_error,
-    settings_from_files,
-    settings_table,
-)
-from nightjar_alerts.service.stream.addresses import AddressError
-from nightjar_alerts.service.stream.inspection import print_dead_letters
+    from nightjar_alerts.catalog_command import main as write_catalog
+    from nightjar_alerts.classify_command import main as classify_files
+    from nightjar_alerts.core.load import LoadedModel, Timing, check_bundle
+    from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
+    from nightjar_alerts.models.native import Native
+    from nightjar_alerts.models.runtime import Provider, ProviderError
+    from nightjar_alerts.service import SAMPLES
+    from nightjar_alerts.service.grpc import GrpcError
+    from nightjar_alerts.service.http.edge.counts import RedisUnavailable
+    from nightjar_alerts.service.local import ServiceDied, running
+    from nightjar_alerts.service.observe.tracing import TracingError
+    from nightjar_alerts.service.process import VERSION
+    from nightjar_alerts.service.settings import (
+        Settings,
+        StreamSettings,
+        removed_settings,
+        setting_error,
+        settings_from_files,
+        settings_table,
+    )
+    from nightjar_alerts.service.stream.addresses import AddressError
+    from nightjar_alerts.service.stream.inspection import print_dead_letters
 
 
 def _report(loaded: LoadedModel, timings: Sequence[Timing]) -> str:

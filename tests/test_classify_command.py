@@ -33,6 +33,7 @@ from nightjar_alerts.tables import TableOptions
 from support import alerts
 from support.curves import NO_TABLES, csv_text, supernovae
 from support.edge import HOST, Live, Network, live, loader
+from support.interrupts import interrupted_import
 from support.results import MODEL, classified
 
 CSV_OPTIONS = ("--flux-kind", "difference")
@@ -635,18 +636,8 @@ def test_classify_help_describes_every_option_of_tables(capsys: pytest.CaptureFi
 
 
 def test_command_interrupted_during_its_imports_exits_without_a_traceback() -> None:
-    program = (
-        "import sys\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'nightjar_alerts.classify_command':\n"
-        "            raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        "from nightjar_alerts.cli import main\n"
-        "main(['classify', 'any.csv'])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (130, "nightjar: interrupted\n")
+    start = "from nightjar_alerts.cli import main; main(['classify', 'any.csv'])"
+    assert interrupted_import("nightjar_alerts.classify_command", start) == (130, "nightjar: interrupted\n")
 
 
 @pytest.mark.parametrize("option", [("--minimum", "quality=0.9"), ("--bad-flags", "flags=4")])

@@ -49,6 +49,11 @@ def listed(*results: Result) -> FollowUpList:
     return made
 
 
+def test_list_of_a_purity_that_is_text_names_the_argument() -> None:
+    with pytest.raises(TypeError, match=r"purity must be a number above 0 and below 1, such as 0\.8, not '0\.8'"):
+        FollowUpList({MODEL.sha256: {"own": lists("Ia")}}, "Ia", "0.8")  # type: ignore[arg-type]
+
+
 def test_list_is_ranked_and_says_how_many_are_true() -> None:
     lines = list(listed(result("b", 0.75), result("a", 0.95), result("c", 0.6)).lines())
     assert [line.split()[1] for line in lines[1:3]] == ["a", "b"]

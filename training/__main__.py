@@ -23,35 +23,36 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.models.common import how_to_install, interruptible_imports
 
 if missing := [
     name for name in ("onnxruntime", "pyarrow", "pydantic_settings", "torch", "tqdm") if find_spec(name) is None
 ]:
     sys.exit(f"nightjar-train: {' and '.join(missing)} not installed: {how_to_install('train')}")
 
-from pydantic import ValidationError
+with interruptible_imports("nightjar-train"):
+    from pydantic import ValidationError
 
-from nightjar_alerts.tables import TableOptions
-from nightjar_alerts.training.experiments import EXPERIMENTS
-from nightjar_alerts.training.finetuning.command import add_finetune
-from nightjar_alerts.training.makers import add_makers
-from nightjar_alerts.training.options import (
-    Commands,
-    add_command,
-    add_pretrained,
-    add_recipe,
-    add_tables,
-    at_least,
-    chosen_recipe,
-    chosen_tables,
-    chosen_weights,
-    means_of,
-    print_json,
-    progress,
-    shell_names,
-    write_json,
-)
+    from nightjar_alerts.tables import TableOptions
+    from nightjar_alerts.training.experiments import EXPERIMENTS
+    from nightjar_alerts.training.finetuning.command import add_finetune
+    from nightjar_alerts.training.makers import add_makers
+    from nightjar_alerts.training.options import (
+        Commands,
+        add_command,
+        add_pretrained,
+        add_recipe,
+        add_tables,
+        at_least,
+        chosen_recipe,
+        chosen_tables,
+        chosen_weights,
+        means_of,
+        print_json,
+        progress,
+        shell_names,
+        write_json,
+    )
 
 SIGNALLED = 128
 """Exit status after a signal, less its number."""

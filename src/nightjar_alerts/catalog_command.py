@@ -220,7 +220,7 @@ class ProgressBar:
         """Print a sentence above the bar."""
         if self._quiet:
             return
-        text = printable(shell_text(line) if isinstance(line, Guess) else line)
+        text = printable(shell_text(line))
         if self._bar is None:
             print(text, file=sys.stderr)
         else:

@@ -2,11 +2,10 @@
 
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
-from nightjar_alerts.models.common import how_to_install
+from nightjar_alerts.models.common import how_to_install, interruptible_imports
 
 SERVER_PACKAGES: Final = ("fastapi", "onnxruntime", "pydantic_settings")
 USAGE: Final = f"""usage: nightjar {{classify,catalog,serve,worker,replay,dead-letters,check,demo,settings}} ...
@@ -29,12 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(f"nightjar {_version()}")
     elif arguments[:1] in (["classify"], ["catalog"]):
-        try:
+        with interruptible_imports("nightjar"):
             command = import_module(f"nightjar_alerts.{arguments[0]}_command")
-        except KeyboardInterrupt:  # imports take a second
-            print("nightjar: interrupted", file=sys.stderr)
-            sys.exit(130)
-
         sys.exit(command.main(arguments[1:]))
     elif not arguments:
         print(USAGE, end="", file=sys.stderr)
@@ -45,12 +40,14 @@ def main(arguments: list[str] | None = None) -> None:
             return
         sys.exit(f"nightjar: {' and '.join(missing)} not installed: {how_to_install('cpu')}; [gpu] is for CUDA GPUs")
     else:
-        from nightjar_alerts.service.__main__ import main as serve
-
+        with interruptible_imports("nightjar"):
+            from nightjar_alerts.service.__main__ import main as serve
         serve(arguments)
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("nightjar-alerts")
     except PackageNotFoundError:  # run from a source tree that was never installed

@@ -8,6 +8,7 @@ state are refused or counted, never guessed.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final
 
 from nightjar_alerts.models.follow_up import FEWEST, Cut, Estimate, FollowUp, days_since_detection, expected_true
@@ -52,6 +53,8 @@ class FollowUpList:
     ------
     SelectionError
         If no model states the purity of lists of this class under these class shares, or the purity is no fraction.
+    TypeError
+        If the purity is not a number.
     """
 
     def __init__(self, stated: Stated, class_name: str, purity: float, prior: str = "") -> None:
@@ -62,6 +65,8 @@ class FollowUpList:
         self._read = 0
         self._shares = {prior: None} if prior else dict[str, None]()
         self.selected: list[Selected] = []
+        if not isinstance(purity, Real):
+            raise TypeError(f"purity must be a number above 0 and below 1, such as 0.8, not {purity!r}")
         if not 0 < purity < 1:
             raise SelectionError(f"the purity {purity} is not above 0 and below 1")
         tables = [table for shares in stated.values() for name, table in shares.items() if not prior or name == prior]

@@ -3,10 +3,11 @@
 # ruff: noqa: E402
 import contextlib
 import errno
+import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from nightjar_alerts import Classifier
 from nightjar_alerts.catalog.columns import Columns
+from nightjar_alerts.catalog.partition import MAX_NOTES, MORE, Notes, add_note
 from nightjar_alerts.catalog.run import STATE, CatalogError, Summary
 from nightjar_alerts.catalog_command import main
 from nightjar_alerts.core.request import Options
@@ -185,6 +187,16 @@ def test_catalog_packets_have_a_row_each(tmp_path: Path, catalog: Any, in_archiv
     assert len({name for name in table["alert_id"].to_pylist() if name}) == 3
 
 
+def test_catalog_warnings_are_those_of_classifier(tmp_path: Path, catalog: Any, classifier: Any) -> None:
+    rows = rubin_rows(3)
+    write_observations(tmp_path / "in" / "a.parquet", [*rows, rows[0]])
+    catalog(tmp_path / "in", table_options=TableOptions(survey="lssst"), flat=tmp_path / "flat.parquet")
+    wanted = [row["warnings"] for row in classifier.classify(tmp_path / "in" / "a.parquet", survey="lssst").rows()]
+    assert content(tmp_path / "out")["warnings"].to_pylist() == wanted
+    assert pq.read_table(tmp_path / "flat.parquet")["warnings"].to_pylist() == [";".join(each) for each in wanted]
+    assert all("unknown_survey" in each for each in wanted)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_catalog_flat_has_all_rows_without_lists(tmp_path: Path, catalog: Any, suffix: str) -> None:
     from pyarrow import csv
@@ -242,6 +254,15 @@ def test_catalog_of_other_options_is_refused(
     source = interrupted(tmp_path, catalog)
     with pytest.raises(CatalogError, match=f"of another run: .*{message}"):
         catalog(source, **options)
+
+
+def test_catalog_of_an_output_with_other_columns_is_refused(tmp_path: Path, catalog: Any) -> None:
+    source = interrupted(tmp_path, catalog)
+    state = json.loads((tmp_path / "out" / STATE).read_text())
+    state["fingerprint"]["columns"] = [one for one in state["fingerprint"]["columns"] if "warnings" not in one]
+    (tmp_path / "out" / STATE).write_text(json.dumps(state))
+    with pytest.raises(CatalogError, match="of another run: the output has other columns: warnings list"):
+        catalog(source)
 
 
 def test_catalog_of_a_changed_partition_is_refused(tmp_path: Path, catalog: Any) -> None:
@@ -459,6 +480,49 @@ def test_catalog_command_guesses_of_a_table_among_packets_name_arguments(
     (tmp_path / "in" / "a.csv").write_text("object,mjd,filter,mag,mag_err\nSN1,60310.1,g,19.8,.05\n")
     assert main([str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     assert "a.csv: the time is column 'mjd' (--columns time=mjd)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write", [write_nested, write_observations])
+def test_catalog_command_prints_what_is_left_out_of_tables_once_for_each_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path, Any], Path]
+) -> None:
+    rows = rubin_rows(3)
+    rows[0]["diaSource"] = {name: [*values, values[0]] for name, values in rows[0]["diaSource"].items()}
+    rows[1]["diaSource"]["psfFluxErr"][2] = None
+    for number in range(4):
+        write(tmp_path / "in" / f"{number}.parquet", rows)
+    assert main([str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().err.splitlines()
+    assert [line for line in printed if "points left out" in line] == [
+        "0.parquet: points left out: 1 no error; the option --mag-err sets one for magnitudes",
+        "0.parquet: repeated points left out: 1 with the time and filter of another one of their object, of which the "
+        "most precise one is used",
+        "3 more files: points left out",
+        "3 more files: repeated points left out",
+    ]
+
+
+def test_catalog_command_guesses_of_many_tables_are_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        text = "object,mjd,filter,mag,mag_err\nSN1,60310.1,g,19.8,.05\n"
+        (tmp_path / "in" / f"{number}.csv").write_text(text)
+    assert main([str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    printed = [line for line in capsys.readouterr().err.splitlines() if "the time is" in line]
+    assert printed == [
+        "part-000000.parquet: 0.csv: the time is column 'mjd' (--columns time=mjd)",
+        "2 more files: the time is column 'mjd' (--columns time=mjd)",
+    ]
+
+
+def test_add_note_of_many_kinds_keeps_some_and_counts_the_others() -> None:
+    notes: Notes = {}
+    for number in range(MAX_NOTES + 10):
+        add_note(notes, f"{number}.csv", f"kind {number}: text")
+    assert len(notes) == MAX_NOTES + 1
+    assert notes[MORE] == (10, f"{MAX_NOTES}.csv", MORE)
 
 
 def test_catalog_command_states_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

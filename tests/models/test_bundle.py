@@ -94,6 +94,13 @@ def _rehash(folder: Path) -> Bundle:
     return write_manifest(folder, Manifest.model_validate_json((folder / "manifest.json").read_bytes()))
 
 
+def test_write_manifest_has_arrays_of_numbers_on_one_line_and_texts_as_they_are(copy: Path) -> None:
+    data = {"text": "[\n 1,\n 2 ]", "numbers": [[1, -2e-09], [0.5]], "names": ["a", "b"]}
+    written = write_manifest(copy, changed(copy, {"data": data}))
+    assert written.manifest.data == data
+    assert '"numbers": [[1,-2e-09],[0.5]]' in (copy / MANIFEST).read_text()
+
+
 @pytest.mark.parametrize("wrong", [1e-3, np.nan])
 def test_other_numbers_than_the_golden_ones_are_refused(copy: Path, wrong: float) -> None:
     inputs, outputs = read_golden(copy)

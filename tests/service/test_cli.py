@@ -13,6 +13,7 @@ import pytest
 from nightjar_alerts.service.__main__ import main
 from nightjar_alerts.service.settings import settings_table
 from support import alerts
+from support.interrupts import interrupted_import
 
 pytestmark = pytest.mark.slow
 
@@ -173,3 +174,8 @@ def test_serve_on_a_taken_port_ends_before_a_model_is_loaded_and_names_the_setti
     lines = (ended.stdout + ended.stderr).splitlines()
     assert len(lines) == 1
     assert f"port {port} is taken by another process: set NIGHTJAR_PORT (--port) to a free one" in lines[0]
+
+
+def test_serve_interrupted_during_its_imports_exits_without_a_traceback() -> None:
+    start = "from nightjar_alerts.cli import main; main(['serve'])"
+    assert interrupted_import("nightjar_alerts.service.grpc", start) == (130, "nightjar: interrupted\n")

@@ -222,6 +222,26 @@ def test_read_labelled_of_a_missing_boolean_counts_no_label(tmp_path: Path) -> N
     assert (labelled.counts, labelled.left_out) == ({"False": 12, "True": 12}, {"without a label": 1})
 
 
+@pytest.mark.parametrize("one", ["1", "1.0", " 1.0", "1.000e+00"])
+def test_read_labelled_of_whole_numbers_names_the_same_classes_as_a_float_column(one: str, tmp_path: Path) -> None:
+    rows = rows_of({one: 12, "2": 12})
+    columns = dict(zip(HEADER, map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table({**columns, "type": list(map(float, columns["type"]))}), tmp_path / "t.parquet")
+    write(tmp_path / "t.csv", rows)
+    for name in ("t.csv", "t.parquet"):
+        assert read_labelled(tmp_path / name, options=DIFFERENCE).counts == {"1": 12, "2": 12}
+
+
+@pytest.mark.parametrize("how", [{"label": "id"}, {"columns": {"label": "id"}}])
+def test_read_labelled_with_the_names_of_objects_as_label_lists_other_columns(
+    how: dict[str, Any], tmp_path: Path
+) -> None:
+    table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}))
+    options = TableOptions(flux_kind="difference", columns=how.get("columns", {}))
+    with pytest.raises(LabelError, match=r"'id' names the objects, so every .* its own value; .* type \(bump, wave\)"):
+        read_labelled(table, label=how.get("label", ""), options=options)
+
+
 @pytest.mark.parametrize("label", ["x" * 10_000, "one\x07two"])
 def test_read_labelled_of_a_class_that_is_no_name_refuses_in_short(label: str, tmp_path: Path) -> None:
     with pytest.raises(LabelError, match="a class is at most 100 printable characters") as refused:
@@ -256,6 +276,17 @@ def test_observe_of_a_class_in_a_rare_band_refuses(
         draws.observe(labelled, find_backbone(str(folder / "backbone")))
 
 
+def test_observe_counts_independent_objects_of_a_class(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domain, "COMMON_BAND", 0.5)
+    rows = rows_of({"bump": 24, "wave": 60}, hosts=True)
+    rows = [(*row[:2], "z", *row[3:]) if row[0] in {f"bump-{number}" for number in range(6)} else row for row in rows]
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    with pytest.raises(LabelError, match=r"'bump' has 18 objects .* g, r, of which 9 are independent, fewer than 10"):
+        draws.observe(labelled, find_backbone(str(folder / "backbone")))
+
+
 def test_read_labelled_of_hosts_keeps_their_objects_together(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", rows_of({"bump": 30, "wave": 30}, hosts=True))
     assert len(np.unique(read_labelled(table, options=DIFFERENCE).group_O)) == 15
@@ -267,7 +298,7 @@ def test_read_labelled_of_hosts_keeps_their_objects_together(tmp_path: Path) -> 
         ({"bump": 20}, "two classes of 10 independent objects each; column 'type' has bump"),
         ({"bump": 20, "wave": 9}, "two classes of 10"),
         ({"": 5}, "no labelled light curve that can be used: 5 without a label"),
-        ({f"c{number}": 1 for number in range(12)}, "12 values for 12 objects"),
+        ({f"c{number}": 1 for number in range(12)}, "12 values for 12 objects: every object has its own value"),
     ],
 )
 def test_read_labelled_without_two_classes_says_what_it_found(

@@ -23,6 +23,7 @@ from nightjar_alerts.training.fit import loop
 from nightjar_alerts.training.fit.checkpoints import load_best
 from nightjar_alerts.training.fit.curves import write_metrics
 from nightjar_alerts.training.recipes.catalogue import RECIPES
+from support.interrupts import interrupted_import
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
 
@@ -180,6 +181,17 @@ def test_a_signal_ends_a_command_with_one_sentence(
     assert stopped.value.code == status
     error = capsys.readouterr().err
     assert (error.count("\n"), "interrupted; run the same command again" in error) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from nightjar_alerts.training.__main__ import main",
+        "import runpy; runpy.run_module('nightjar_alerts.training', run_name='__main__')",
+    ],
+)
+def test_an_interrupt_during_the_imports_ends_a_command_with_one_line(start: str) -> None:
+    assert interrupted_import("nightjar_alerts.training.makers", start) == (130, "nightjar-train: interrupted\n")
 
 
 def signal_at(step: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,8 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     Raises
     ------
     LabelError
-        If no band of the network has enough points, or a class has too few objects with points in the bands.
+        If no band of the network has enough points, or a class has too few independent objects with points in the
+        bands.
     """
     known = backbone.recipe.data.bands
     substitutes = {name: band for name, band in BAND_SUBSTITUTES.items() if band in known}
@@ -113,12 +114,15 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     band_map = BandMap(bands, groups=own)
     in_bands = [_in_bands(curve, band_map) for curve in labelled.curves]
     kept_O = np.array([row for row, curve in enumerate(in_bands) if curve is not None], dtype=np.int64)
-    number_C = np.bincount(labelled.label_O[kept_O], minlength=len(labelled.classes))
-    if number_C.min() < MIN_OBJECTS:
-        raise LabelError(
-            f"class {labelled.classes[number_C.argmin()]!r} has {number_C.min()} objects with points in the bands "
-            f"{', '.join(bands)}, fewer than {MIN_OBJECTS}; remove it from the table"
-        )
+    label_O, group_O = labelled.label_O[kept_O], labelled.group_O[kept_O]
+    for number, name in enumerate(labelled.classes):
+        objects_of_class, independent = int((label_O == number).sum()), len(np.unique(group_O[label_O == number]))
+        if independent < MIN_OBJECTS:
+            related = f", of which {independent} are independent" if independent < objects_of_class else ""
+            raise LabelError(
+                f"class {name!r} has {objects_of_class} objects with points in the bands {', '.join(bands)}{related}, "
+                f"fewer than {MIN_OBJECTS}; remove it from the table"
+            )
     lost = len(labelled) - len(kept_O)
     left_out = {f"without a point in the bands {', '.join(bands)}": lost} if lost else {}
     curves = [curve for curve in in_bands if curve is not None]
@@ -127,7 +131,7 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     complete = [
         featurise(labelled.curves[row], data.limits, data.flux_unit, METADATA_COLUMNS, band_map) for row in kept_O
     ]
-    return Observed(curves, complete, labelled.label_O[kept_O], recipe, own, kept_O, left_out, tuple(warnings))
+    return Observed(curves, complete, label_O, recipe, own, kept_O, left_out, tuple(warnings))
 
 
 def _in_bands(curve: LightCurve, bands: BandMap) -> LightCurve | None:

@@ -7,8 +7,9 @@ Legend: O objects.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
@@ -25,8 +26,12 @@ from nightjar_alerts.training.importers.tables import (
     MAX_CLASSES,
     MISSING,
     LabelError,
+    check_label,
+    class_of_label,
     find_label,
     objects_with_several_labels,
+    other_labels,
+    without_label,
 )
 
 MIN_OBJECTS: Final = 10
@@ -117,10 +122,11 @@ def read_labelled(
     TableError
         If the table cannot be read.
     """
-    options = options or TableOptions()
+    options, label = without_label(options or TableOptions(), label)
     table = read_table(data, options)
     found: list[str] = []
-    if not (label := label or options.columns.get("label", "")):
+    check_label(data, table, options, label)
+    if not label:
         label = find_label(data, table, options)
         found.append(f"the label is column {label!r} (--label {label})")
     if not (group := group or options.columns.get("parent", "")) and (group := _find_group(table)):
@@ -130,7 +136,7 @@ def read_labelled(
     several = objects_with_several_labels(data, table, options, label)
     reading = _read(table, several)
     notes = [*map(str, table.guesses), *found, *table.report.lines()]
-    return _chosen(reading, label, group, table, notes)
+    return _chosen(reading, label, group, table, notes, partial(other_labels, data, table, options, label))
 
 
 def _find_group(table: Table) -> str:
@@ -141,7 +147,7 @@ def _find_group(table: Table) -> str:
 def _read(table: Table, several: frozenset[str]) -> _Reading:
     reading = _Reading()
     for item in table:
-        label = item.label.strip()
+        label = class_of_label(item.label)
         if item.object_id in several:
             reading.left_out["with several labels"] += 1
         elif label.lower() in MISSING:
@@ -158,8 +164,15 @@ def _read(table: Table, several: frozenset[str]) -> _Reading:
     return reading
 
 
-def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list[str]) -> LabelledCurves:
-    """Leave out small classes, and check what is left."""
+def _chosen(
+    reading: _Reading, label: str, group: str, table: Table, notes: list[str], others: Callable[[], str]
+) -> LabelledCurves:
+    """Leave out small classes, and check what is left.
+
+    Parameters
+    ----------
+    others : returns the end of a sentence that lists other columns that may be the label.
+    """
     objects, left_out, warnings = len(reading.curves), reading.left_out, list[str]()
     if not objects:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "it has no objects"
@@ -173,9 +186,10 @@ def _chosen(reading: _Reading, label: str, group: str, table: Table, notes: list
                 f"{LONGEST_LABEL} printable characters: shorten it, or name another column with --label"
             )
     if len(values) > MAX_CLASSES or (len(values) > 2 and len(values) > objects // 2):
+        why = "every object has its own value" if len(values) == objects else "it names objects rather than classes"
         raise LabelError(
-            f"column {label!r} has {len(values)} values for {objects} objects: it names objects rather than classes; "
-            "name another column with --label"
+            f"column {label!r} has {len(values)} values for {objects} objects: {why}; name another column with "
+            f"--label{others()}"
         )
     group_O = related(reading.items)
     how = f"column {group!r}" if group else "positions within an arcsecond"

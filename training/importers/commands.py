@@ -64,7 +64,7 @@ from nightjar_alerts.tables.options import ROLES, TimeFormat
 from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 from nightjar_alerts.training.importers import surveys
 from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
-from nightjar_alerts.training.importers.tables import guess_label, read_about, read_tables, tables_in
+from nightjar_alerts.training.importers.tables import class_of_label, guess_label, read_about, read_tables, tables_in
 from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
@@ -259,7 +259,7 @@ def _reason_too_few(band: Int64, detections: int, rules: ImportRules) -> str:
 
 def _class_of(raw: TableObject, rules: ImportRules, report: ImportReport) -> str | None:
     """Return the class of the object, empty if unlabelled; None if the map leaves it out."""
-    name = raw.label
+    name = class_of_label(raw.label)
     if rules.classes and name:
         known = NAMES.get(rules.taxonomy, ())
         mapped = rules.classes.get(name, name if name in known else rules.classes.get("*"))
@@ -377,6 +377,7 @@ class ImportOptions(ImportRules):
         """Import and print the report; the user's rules override ``rules`` of the format, in maps for each name."""
         options = self.model_dump(include=set(ImportRules.model_fields) & self.model_fields_set)
         maps = {name: {**rules.get(name, {}), **options.get(name, {})} for name in ("bands", "classes")}
+        maps["classes"] = {class_of_label(label): name for label, name in maps["classes"].items()}
         if self.maps_bands:
             maps["bands"] = {}
         settings = ImportRules(**{**rules, **options, **maps})

@@ -1,5 +1,6 @@
 """Objects of the tables that :mod:`tables` reads, with labels and metadata from a table of objects."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,17 +53,61 @@ class LabelError(ValueError):
     """The table has no labels that can be used."""
 
 
+_NUMBER: Final = re.compile(r"[-+]?\d{1,30}(?:\.\d{0,30})?(?:e[-+]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_EXACT: Final = 2**53
+"""Integers below this are exact as floats."""
+
+
+def is_number(label: str) -> bool:
+    """Return whether a label is a number in digits."""
+    return _NUMBER.fullmatch(label.strip()) is not None
+
+
+def class_of_label(label: str) -> str:
+    """Return the class of a label: its text without blanks around it, a whole number as an integer.
+
+    Formats of tables write the same number differently: ``1``, ``1.0``, ``1.000e+00``.
+    """
+    text = label.strip()
+    if not is_number(text):
+        return text
+    value = float(text)
+    return str(int(value)) if value.is_integer() and abs(value) < _EXACT else text
+
+
+def without_label(options: TableOptions, label: str) -> tuple[TableOptions, str]:
+    """Return options without the column of labels, and this column, empty if it is to be found by its name."""
+    columns = dict(options.columns)
+    given = columns.pop("label", "")
+    return replace(options, columns=columns), label or given
+
+
+def check_label(data: Any, table: Table, options: TableOptions, label: str) -> None:
+    """Raise LabelError if the named column is that of the objects."""
+    if label == table.columns.get("object_id"):
+        raise LabelError(
+            f"column {label!r} names the objects, so every object has its own value; name another column with "
+            f"--label{other_labels(data, table, options, label)}"
+        )
+
+
+def other_labels(data: Any, table: Table, options: TableOptions, label: str) -> str:
+    """Return the end of a sentence that lists the other columns that may be the label, empty if there is none."""
+    used = {label, *(name for role, name in table.columns.items() if role != "label")}
+    listed = _listed(data, options, [name for name in table.header if name not in used], every=False)
+    return f"; it may be {listed}" if listed else ""
+
+
 def find_label(data: Any, table: Table, options: TableOptions) -> str:
     """Return the one column whose name is that of labels. Raises LabelError with the candidates otherwise."""
-    used = {name for role, name in table.columns.items() if role != "label"}
+    used = set(table.columns.values())
     known = [name for name in table.header if plain(last_part(name)) in LABELS and name not in used]
     if len(known) == 1:
         return known[0]
-    candidates = known or [name for name in table.header if name not in used]
-    listed = _listed(data, options, candidates, every=bool(known))
     if known:
+        listed = _listed(data, options, known, every=True)
         raise LabelError(f"{len(known)} columns may be the label; name one with --label: {listed}")
-    named = f"; it may be {listed}" if listed else ""
+    named = other_labels(data, table, options, "")
     raise LabelError(f"{table.name} has no column with a usual name of labels; name one with --label{named}")
 
 
@@ -74,7 +119,7 @@ def _listed(data: Any, options: TableOptions, names: Sequence[str], *, every: bo
         column = batch.get(name)
         if column is None or isinstance(column, Lists):
             continue
-        values, rows = list(dict.fromkeys(map(str, texts(column)))), len(column)
+        values, rows = list(dict.fromkeys(map(class_of_label, map(str, texts(column))))), len(column)
         if not every and not 2 <= len(values) <= max(2, min(MAX_CLASSES, rows // 2)):
             continue
         more = ", ..." if len(values) > SHOWN_VALUES else ""
@@ -94,8 +139,8 @@ def objects_with_several_labels(data: Any, table: Table, options: TableOptions, 
         if isinstance(objects, Lists) or isinstance(labels, Lists):
             return frozenset()
         for one, value in zip(map(str, texts(objects)), map(str, texts(labels)), strict=True):
-            stripped = value.strip()
-            if stripped.lower() not in MISSING and seen.setdefault(one, stripped) != stripped:
+            found = class_of_label(value)
+            if found.lower() not in MISSING and seen.setdefault(one, found) != found:
                 several.add(one)
     return frozenset(several)
 

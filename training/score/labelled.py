@@ -4,8 +4,9 @@ Every object of the table is classified as the service would do it (:class:`nigh
 with its label. Stored results (JSON Lines of ``nightjar classify`` or of a stream) are compared with labels that came
 later. `report` has the scores, which are those of the classified objects, and how many were not classified, and why.
 
-Labels are matched to the classes of a model by name, or else by their letters and digits, with or without ``SN`` in
-front (``SN Ia`` is ``Ia``); others are named by the caller. Objects of labels without a class are counted and left out.
+Labels are matched to the classes of a model by name, numbers by their value, or else by their letters and digits, with
+or without ``SN`` in front (``SN Ia`` is ``Ia``); others are named by the caller. Objects of labels without a class are
+counted and left out.
 
 Legend: O labelled objects, N classified objects, C classes.
 """
@@ -33,8 +34,12 @@ from nightjar_alerts.training.importers.tables import (
     LABELS,
     MISSING,
     LabelError,
+    check_label,
+    class_of_label,
     find_label,
+    is_number,
     objects_with_several_labels,
+    without_label,
 )
 from nightjar_alerts.training.score.report import Answers, Report, ServedPredictions, report_of
 
@@ -74,9 +79,11 @@ def read_labels(data: Any, label: str = "", options: TableOptions | None = None)
     TableError
         If the table cannot be read.
     """
-    options, guesses = options or TableOptions(), list[str]()
+    guesses = list[str]()
+    options, label = without_label(options or TableOptions(), label)
     table = read_table(data, options)
-    if not (label := label or options.columns.get("label", "")):
+    check_label(data, table, options, label)
+    if not label:
         label = find_label(data, table, options)
         guesses.append(f"the label is column {label!r} (--label {label})")
     table = read_table(data, replace(options, columns={**options.columns, "label": label}))
@@ -89,7 +96,7 @@ def read_labels(data: Any, label: str = "", options: TableOptions | None = None)
             left_out["without a label"] += 1
         else:
             try:
-                objects.append(Labelled(item.object_id, item.label.strip(), item.light_curve()))
+                objects.append(Labelled(item.object_id, class_of_label(item.label), item.light_curve()))
             except LightCurveError:
                 left_out["without a usable point"] += 1
     return LabelledTable(objects, dict(left_out.most_common()), [*map(str, table.guesses), *guesses])
@@ -105,21 +112,23 @@ def read_labels_alone(data: Any, label: str = "", options: TableOptions | None =
     TableError
         If the table cannot be read.
     """
-    options = options or TableOptions()
+    options, label = without_label(options or TableOptions(), label)
     source = open_source(data, options.format)
     header = list(source.header)
     name = options.columns.get("object_id", "") or _best(header, RANKS["object_id"])
     labels = [label] if label else [one for one in header if one != name and plain(last_part(one)) in LABELS]
     if name not in header or len(labels) != 1 or labels[0] not in header:
         raise LabelError(f"{source.name} needs a column of object ids and one of labels (--label); it has {header}")
+    if labels[0] == name:
+        raise LabelError(f"column {name!r} names the objects, so every object has its own value; name another --label")
     label_of, left_out = dict[str, str](), Counter[str]()
     for batch in source.batches([name, labels[0]]):
         ids, values = batch[name], batch[labels[0]]
         if isinstance(ids, Lists) or isinstance(values, Lists):
             raise LabelError(f"{source.name}: the columns {name!r} and {labels[0]!r} must not hold lists")
         for one, value in zip(map(str, texts(ids)), map(str, texts(values)), strict=True):
-            known = label_of.setdefault(one, value.strip())
-            if known != value.strip():
+            found = class_of_label(value)
+            if label_of.setdefault(one, found) != found:
                 label_of[one] = SEVERAL
     objects = []
     for one, value in label_of.items():
@@ -163,7 +172,8 @@ def answers_of(model: str, objects: Sequence[Labelled], classes_of: Mapping[str,
     for one in classes_of.values():
         if _class_of(one, classes) < 0:
             raise LabelError(f"{name} has no class {one!r}; its classes are {', '.join(classes)}")
-    number = {label: _class_of(classes_of.get(label, label), classes) for label in {one.label for one in objects}}
+    named = {class_of_label(label): one for label, one in classes_of.items()}
+    number = {label: _class_of(named.get(label, label), classes) for label in {one.label for one in objects}}
     label_O = np.array([number[one.label] for one in objects], dtype=np.int64)
     if not (label_O >= 0).any():
         found = ", ".join(label for label, _ in Counter(one.label for one in objects).most_common(8))
@@ -222,9 +232,15 @@ def _reasons(fields: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _class_of(label: str, classes: Sequence[str]) -> int:
-    """Return the index of the class of this name, or else of the only one with these letters and digits, or -1."""
+    """Return the index of the class of this name, or else of the only one with these letters and digits, or -1.
+
+    Numbers are compared as numbers, whose signs and points count.
+    """
     if label in classes:
         return classes.index(label)
+    if is_number(label):
+        same = [index for index, one in enumerate(classes) if class_of_label(one) == class_of_label(label)]
+        return same[0] if len(same) == 1 else -1
     plain_classes = [plain(one) for one in classes]
     for key in (plain(label), plain(label).removeprefix("sn")):
         if plain_classes.count(key) == 1:
@@ -296,7 +312,7 @@ def evaluate_table(
     if not objects:
         listed = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise LabelError(f"the table has no labelled object: {listed or 'it is empty'}")
-    if unused := sorted(classes_of.keys() - {one.label for one in objects}):
+    if unused := sorted(set(map(class_of_label, classes_of)) - {one.label for one in objects}):
         raise LabelError(f"no object has the label {unused[0]!r}, for which a class is given (--classes)")
     answers = [answers_of(model, objects, classes_of) for model in models]
     curves = [one.light_curve for one in objects if one.light_curve is not None]

@@ -94,6 +94,7 @@ class Columns:
             "status": pa.string(),
             "reason": pa.string(),
             "detail": pa.string(),
+            "warnings": pa.list_(pa.string()),
             **{f"{POINTS}{name}": pa.int32() for name in self.bands},
             "observations": pa.int64(),
             "last_mjd": pa.float64(),
@@ -153,6 +154,7 @@ class Columns:
             "status": _texts([_status(row, each.status) for (row, _), each in zip(rows, fields, strict=True)]),
             "reason": _texts([row.reason or each.reason or None for (row, _), each in zip(rows, fields, strict=True)]),
             "detail": _texts([row.detail or each.detail or None for (row, _), each in zip(rows, fields, strict=True)]),
+            "warnings": pa.array([[one.reason for one in each.warnings] for each in fields], pa.list_(pa.string())),
             "observations": pa.array([row.observations for row, _ in rows], pa.int64()),
             "last_mjd": pa.array([row.last_mjd for row, _ in rows], pa.float64(), from_pandas=True),
             "model": _texts([f"{model.name} {model.version}" if model else None for model in models]),
@@ -182,6 +184,7 @@ class _None:
 
     class_name = confidence = prediction_set = novelty = unusual = subtype = embedding = None
     status = reason = detail = ""
+    warnings = ()
     probabilities = points_per_band = _EMPTY
 
 
@@ -193,7 +196,7 @@ def _texts(values: Sequence[str | None]) -> Any:
 
 
 def flat(table: Any) -> Any:
-    """Return a table without lists: classes of the prediction set are separated by ``;``, embeddings are left out."""
+    """Return a table without lists: texts in a list are separated by ``;``, embeddings are left out."""
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not pa.types.is_list(column.type):

@@ -5,7 +5,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from nightjar_alerts.catalog.columns import Columns, Row
 from nightjar_alerts.catalog.increments import Earlier
 from nightjar_alerts.catalog.partitions import Partition, digest_of
-from nightjar_alerts.catalog.reading import Item, TableReading, packets_of
+from nightjar_alerts.catalog.reading import Item, OnNote, TableReading, packets_of
 from nightjar_alerts.classifier import Classifier
 from nightjar_alerts.core.request import Options
 from nightjar_alerts.core.serializer import serializer_of
@@ -27,6 +27,7 @@ from nightjar_alerts.report import Warnings, add_warnings
 from nightjar_alerts.results import Result
 from nightjar_alerts.resumable import published
 from nightjar_alerts.tables import FILE_BOUNDS, Bounds, Guess, TableError, TableOptions
+from nightjar_alerts.tables.reader import TableReport
 
 if TYPE_CHECKING:
     from nightjar_alerts.models.lightcurve import LightCurve
@@ -98,11 +99,28 @@ class Plan:
         """Return what the metadata of a partition's file say: the run, and the state of the input."""
         return f"{self.run} {partition.digest}"
 
-    def items(self, partition: Partition, on_note: Callable[[Guess | str], None]) -> Iterator[Item]:
+    def items(self, partition: Partition, on_note: OnNote) -> Iterator[Item]:
         """Yield the rows of a partition."""
         if self.reading is not None:
-            return self.reading.items(partition)
+            return self.reading.items(partition, on_note)
         return packets_of(partition, self.table_options, on_note, self.bounds)
+
+
+Notes = dict[str, tuple[int, str, Guess | str]]
+"""Number of files with a note, and the name and the sentence of the first one, by its kind."""
+MAX_NOTES: Final = 50
+"""Largest number of kinds that are kept."""
+MORE: Final = "... and notes of other kinds"
+
+
+def add_note(notes: Notes, name: str, line: Guess | str, files: int = 1) -> bool:
+    """Count a sentence on how a file was read or on what was left out; return whether it is the first of its kind."""
+    kind = f"{line.option}={line.value}" if isinstance(line, Guess) else line.partition(":")[0]
+    if kind not in notes and len(notes) >= MAX_NOTES:
+        kind, line = MORE, MORE
+    count, first_name, first = notes.get(kind, (0, name, line))
+    notes[kind] = (count + files, first_name, first)
+    return not count
 
 
 @dataclass
@@ -124,7 +142,7 @@ class Written:
     objects_joined: int = 0
     unchanged: int = 0
     met: int = 0
-    notes: list[Guess | str] = field(default_factory=list)
+    notes: Notes = field(default_factory=dict)
     warnings: Warnings = field(default_factory=dict)
 
     def add(self, table: Any, rows: Sequence[Row]) -> None:
@@ -161,7 +179,7 @@ def write_partition(
                 written.met = written.rows
                 return written
             index = None if earlier is None else earlier.index(partition)
-            items = plan.items(partition, _noted(written.notes))
+            items = plan.items(partition, partial(add_note, written.notes))
             if index is not None:
                 items = index.marked(items)
             waiting: list[Any] = []
@@ -189,21 +207,6 @@ def write_partition(
         detail = str(error) if isinstance(error, TableError | OSError) else f"{type(error).__name__}: {error}"
         raise PartitionError(partition.name, last[0], detail) from error
     return written
-
-
-MAX_NOTES: Final = 20
-
-
-def _noted(notes: list[Guess | str]) -> Callable[[Guess | str], None]:
-    """Return a function that adds a sentence to notes, of which the last one says that there are more."""
-
-    def note(line: Guess | str) -> None:
-        if len(notes) < MAX_NOTES:
-            notes.append(line)
-        elif len(notes) == MAX_NOTES:
-            notes.append("... and more")
-
-    return note
 
 
 def _chunks(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
@@ -259,7 +262,8 @@ def frame_of(plan: Plan, source: Any, name: str) -> Any:
     assert plan.reading is not None
     last = [""]
     try:
-        rows = list(classified(classifier_of(plan.model), plan.options, plan.reading.of_source(source), last))
+        items = plan.reading.of_source(source, TableReport())
+        rows = list(classified(classifier_of(plan.model), plan.options, items, last))
         return plan.columns.table(rows)
     except Exception as error:
         raise PartitionError(name, last[0], f"{type(error).__name__}: {error}") from error

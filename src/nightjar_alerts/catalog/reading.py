@@ -18,7 +18,7 @@ from nightjar_alerts.tables.columns import Array, Lists, TableColumns, object_co
 from nightjar_alerts.tables.files import TableSource
 from nightjar_alerts.tables.layout import Layout
 from nightjar_alerts.tables.libraries import MemorySource, ParquetSource
-from nightjar_alerts.tables.reader import is_object_id
+from nightjar_alerts.tables.reader import TableReport, is_object_id
 from nightjar_alerts.tables.vocabulary import NO_OBJECT, last_part, plain
 
 ROW: Final = "nightjar row"
@@ -27,8 +27,11 @@ WITHDRAWN: Final = "withdrawn"
 NO_OBJECT_ID: Final = "no_object_id"
 _MOVING: Final = "Solar System object"
 _FLAGGED: Final = "flagged by the survey"
+_NO_NAME: Final = "without the name of an object"
 Item = tuple[Row, Input | None]
 """A row, and what is classified; None if it is not to be."""
+OnNote = Callable[[str, Guess | str], object]
+"""Receives the name of a file, and a sentence on how it was read or on what was left out."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +67,33 @@ class TableReading:
         roles = self.layout.roles
         return replace(self.layout, roles=replace(roles, columns={**roles.columns, "object_id": ROW}))
 
-    def items(self, partition: Partition) -> Iterator[Item]:
-        """Yield the rows of a partition.
+    def items(self, partition: Partition, on_note: OnNote) -> Iterator[Item]:
+        """Yield the rows of a partition, and report what was left out when it has been read.
 
         Raises
         ------
         TableError
             If a file is damaged, or lacks a column of the layout.
         """
+        report = TableReport()
         if not self.is_nested:
-            return self._of_observations(partition)
-        if self.join_radius:
-            return self._of_joined(partition)
-        return self.of_source(self._source(partition.sources, partition.name))
+            yield from self._of_observations(partition, report)
+        elif self.join_radius:
+            yield from self._of_joined(partition, report)
+        else:
+            yield from self.of_source(self._source(partition.sources, partition.name), report)
+        for line in report.lines():
+            on_note(partition.name, line)
 
     def _source(self, files: Sequence[str], name: str) -> ParquetSource:
         return ParquetSource([opened(file) for file in files], name, "", self.bounds)
 
     # A row for each object
 
-    def of_source(self, source: TableSource) -> Iterator[Item]:
-        """Yield the rows of a nested table, some hundred at a time."""
+    def of_source(self, source: TableSource, report: TableReport) -> Iterator[Item]:
+        """Yield the rows of a nested table, some hundred at a time, and add what was left out to a report."""
         for batch in source.batches(self.names(source)):
-            yield from self._of_batch(batch, source.name)
+            yield from self._of_batch(batch, source.name, report)
 
     def names(self, source: TableSource) -> list[str]:
         """Return the columns of a source that are read. Raises TableError if one is missing."""
@@ -96,7 +103,7 @@ class TableReading:
             raise TableError(f"{source.name} has no column {missing[0]!r}")
         return names
 
-    def _of_batch(self, batch: TableColumns, where: str) -> Iterator[Item]:
+    def _of_batch(self, batch: TableColumns, where: str, report: TableReport) -> Iterator[Item]:
         count = len(next(iter(batch.values())))
         ids = self._ids(batch, count)
         moving = self._moving(batch, ids)
@@ -107,8 +114,9 @@ class TableReading:
             metadata = {str(row): options.object_metadata.get(name) for row, name in enumerate(ids)}
             options = replace(options, object_metadata={key: found for key, found in metadata.items() if found})
         keys[moving | ((ids == "") & bool(self.id_column))] = ""
-        source = MemorySource({**batch, ROW: keys}, where)
-        found = {item.object_id: item for item in Table(source, options, layout=self.by_row())}
+        table = Table(MemorySource({**batch, ROW: keys}, where), options, layout=self.by_row())
+        found = {item.object_id: item for item in table}
+        report.add(table.report, dict(zip(keys.tolist(), ids.tolist(), strict=True)).__getitem__)
         rows = [
             self._row(name, found.get(key), kept[row], bool(moving[row]))
             for row, (key, name) in enumerate(zip(keys.tolist(), ids.tolist(), strict=True))
@@ -170,16 +178,19 @@ class TableReading:
 
     # A row for each object, in a band each
 
-    def _of_joined(self, partition: Partition) -> Iterator[Item]:
+    def _of_joined(self, partition: Partition, report: TableReport) -> Iterator[Item]:
         """Yield the objects of which this partition has the first row, with the rows that are joined with it."""
         files = [*partition.sources, *partition.margin]
         joined = self._joins(partition)
         numbered = _Numbered(self._source(files, partition.name), joined.anchors)
         done = np.zeros(joined.own, np.bool_)
-        for item in Table(numbered, self.options, layout=self.by_row()):
+        table = Table(numbered, self.options, layout=self.by_row())
+        for item in table:
             anchor = int(item.object_id)
             done[anchor] = True
             yield self._joined(joined, anchor, item)
+        del table.report.unused[_NO_NAME]  # of rows of the margin, which are joined in another partition
+        report.add(table.report, lambda anchor: joined.ids[int(anchor)])
         is_anchor = joined.anchors[: joined.own] == np.arange(joined.own)
         for anchor in np.flatnonzero(~done & is_anchor).tolist():
             yield self._joined(joined, anchor, None)
@@ -206,7 +217,7 @@ class TableReading:
 
     # A row for each observation
 
-    def _of_observations(self, partition: Partition) -> Iterator[Item]:
+    def _of_observations(self, partition: Partition, report: TableReport) -> Iterator[Item]:
         """Yield the objects of a table, and how many observations have no object."""
         table = Table(opened(partition.sources[0]), self.options, partition.name, self.bounds, layout=self.layout)
         moving = 0
@@ -216,8 +227,9 @@ class TableReading:
             yield row, None if one is None else table_light_curve(one)
         unnamed = {
             AbstainReason.SOLAR_SYSTEM_OBJECT.value: table.report.unused[_MOVING] - moving,
-            NO_OBJECT_ID: table.report.unused["without the name of an object"],
+            NO_OBJECT_ID: table.report.unused[_NO_NAME],
         }
+        report.add(table.report)
         for reason, count in unnamed.items():
             if count > 0:
                 yield Row("", count, reason=reason, detail=_DETAILS[reason]), None
@@ -258,14 +270,12 @@ def prefixed(prefix: str, line: Guess | str) -> Guess | str:
     return replace(line, text=prefix + line.text) if isinstance(line, Guess) else prefix + line
 
 
-def packets_of(
-    partition: Partition, options: TableOptions, on_note: Callable[[Guess | str], None], bounds: Bounds
-) -> Iterator[Item]:
+def packets_of(partition: Partition, options: TableOptions, on_note: OnNote, bounds: Bounds) -> Iterator[Item]:
     """Yield the packets, and objects of tables, in files; a file that cannot be read is a row with the reason."""
 
     def on_notes(name: str, lines: Sequence[Guess | str], are_guesses: bool) -> None:
         for line in lines:
-            on_note(prefixed(f"{name}: ", line))
+            on_note(f"{partition.name}: {name}", line)
 
     for source in partition.sources:
         path = opened(source)
@@ -273,6 +283,6 @@ def packets_of(
             if isinstance(item, NamedInput):
                 yield Row("", source=item.name), item.input
             elif item.is_other:
-                on_note(f"{item.name} is left out: {item.detail}")
+                on_note(f"{partition.name}: {item.name}", f"left out: {item.detail}")
             else:
                 yield Row("", source=item.name, reason=UNREADABLE, detail=item.detail), None

@@ -33,9 +33,11 @@ from nightjar_alerts.catalog.increments import Earlier
 from nightjar_alerts.catalog.partition import (
     RUN,
     Model,
+    Notes,
     PartitionError,
     Plan,
     Written,
+    add_note,
     check_prior,
     classifier_of,
     models_of,
@@ -131,6 +133,7 @@ class Summary:
     repeated: int = 0
     failed: list[str] = field(default_factory=list)
     warnings: Warnings = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
 
     def add(self, written: Written) -> None:
         """Add a partition."""
@@ -425,6 +428,10 @@ class _Run:
             for partition in pending:
                 task = partial(write_partition, self._plan, partition, self._earlier_of(partition), self._progress.rows)
                 self._collect(partition, task)
+        for kind, (count, _, line) in self._summary.notes.items():
+            if count > 1:
+                more = f"{count - 1:,} more file{'s' * (count > 2)}: "
+                self._progress.note(prefixed(more, line if isinstance(line, Guess) else kind))
         if self._earlier is not None and self._request.since is not None and self._source.kind != "packets":
             files = (self._request.since / name for name in self._earlier)
             before = sum(pq.read_metadata(file).num_rows for file in files if file.exists())
@@ -470,8 +477,9 @@ class _Run:
             return
         self._summary.add(written)
         self._progress.finish(partition, written)
-        for line in written.notes:
-            self._progress.note(prefixed(f"{partition.name}: ", line))
+        for files, name, line in written.notes.values():
+            if add_note(self._summary.notes, name, line, files):
+                self._progress.note(prefixed(f"{name}: ", line))
 
     def _run_elsewhere(self, pending: Sequence[Partition]) -> None:
         """Write partitions by processes, or the workers of Dask, some ahead of those that are finished."""

@@ -226,6 +226,19 @@ class TableReport:
     without_position: list[str] = field(default_factory=list)
     assumptions: int = 0
 
+    def add(self, other: "TableReport", name_of: Callable[[str], str] = str) -> None:
+        """Add the counts of another part of the same table, of which ``name_of`` returns the names of objects."""
+        self.objects += other.objects
+        self.points += other.points
+        self.unused.update(other.unused)
+        self.repeated += other.repeated
+        self.unknown_filters.update(other.unknown_filters)
+        self.malformed.update(other.malformed)
+        self.examples += other.examples
+        self.without_metadata += map(name_of, other.without_metadata)
+        self.contradictory += map(name_of, other.contradictory)
+        self.without_position += map(name_of, other.without_position)
+
     def lines(self) -> list[str]:
         """Describe unused data, one sentence each; empty if there is none."""
         lines = []

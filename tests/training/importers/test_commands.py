@@ -195,6 +195,18 @@ def test_hats(tmp_path: Path, out: Path, capsys: Capture) -> None:
     assert stored["columns"]["time"] == "lc.t"
 
 
+@pytest.mark.parametrize("classes", ["1=one", "1.0=one"])
+def test_table_of_a_label_that_is_a_whole_number_finds_it_in_the_class_map(
+    classes: str, tmp_path: Path, out: Path, capsys: Capture
+) -> None:
+    points = write_text(tmp_path / "x.csv", "id,t,b,f,e,type\na,60000,g,9,1,1.0\nb,60000,g,9,1,2.0\n")
+    columns = "id=id,mjd=t,band=b,flux=f,flux_err=e,label=type"
+    data, _ = run(
+        capsys, out, "table", points, "--columns", columns, "--flux-unit", "nJy", "--classes", f"{classes},2=2"
+    )
+    assert data.classes == ("2", "one")
+
+
 def test_table_units(tmp_path: Path, out: Path, capsys: Capture) -> None:
     path = write_text(tmp_path / "x.csv", "id,t,b,f,e\n1,2460000.5,w,1,0.1\n")
     columns = ("--columns", "id=id,mjd=t,band=b,flux=f,flux_err=e", "--bands", "w=r", "--time-offset", "-2400000.5")

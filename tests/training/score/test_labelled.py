@@ -125,6 +125,7 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
     ("arguments", "message"),
     [
         (["--label", "band"], "no label is a class of"),
+        (["--label", "object_id"], r"'object_id' names the objects, .* it may be .*type \(SN Ia, SN II"),
         (["--classes", "SN Ia"], "write LABEL=CLASS"),
         (["--classes", "SN Ia=Nova"], "has no class 'Nova'"),
         (["--classes", "SN Iz=Ia"], "no object has the label 'SN Iz'"),
@@ -174,6 +175,15 @@ def test_evaluate_keeps_classes_apart_that_differ_in_signs_or_case(tmp_path: Pat
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
     (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
     assert model["scores"]["accuracy"] == 1.0
+
+
+def test_evaluate_compares_whole_numbers_with_the_classes_as_numbers(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("object_id,type\na,1.0\na,1\nb,2\nc,-1\n")
+    results = [{"status": "classified", "object_id": one, "probabilities": {"1": 0.8, "2.0": 0.2}} for one in "abc"]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
+    (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
+    assert model["labels_without_a_class"] == {"-1": 1}
+    assert (model["objects"], model["scores"]["accuracy"]) == (2, 0.5)
 
 
 @pytest.mark.parametrize(
