@@ -82,6 +82,8 @@ def commit() -> str | None:
 CONFIG, STARTS, LOG, CHECKPOINT, BEST = "config.json", "starts.jsonl", "log.jsonl", "checkpoint.pt", "best.pt"
 
 MAX_CHANGES = 5  # that an error names
+UNREADABLE = (RuntimeError, TypeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError)
+"""What torch raises for a file that it did not write, or that is damaged."""
 
 State = dict[str, Tensor]
 
@@ -173,11 +175,15 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Return recipe and data of a run. Raises RunError if the folder is not a run folder."""
+    """Return recipe and data of a run. Raises RunError if the folder is not a run folder, or has a damaged one."""
     try:
         return RunConfig.model_validate_json((folder / CONFIG).read_bytes())
     except FileNotFoundError:
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(f"{folder / CONFIG} is not the configuration of a run: {where} {first['msg']}") from error
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -193,7 +199,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if "optimiser" in state:  # its name in runs that older versions started
             state["optimizer"] = state.pop("optimiser")
         return Checkpoint(**state)
-    except (RuntimeError, TypeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         # The message of torch advises to load without weights_only, so it is not shown.
         raise RunError(
             f"{path} is not a readable checkpoint ({type(error).__name__}); remove it to start the run again"
@@ -211,17 +217,24 @@ def load_network(run: Path) -> tuple[nn.Module, RunConfig]:
     Raises
     ------
     RunError
-        If the folder is not a run folder or has no validated weights yet.
+        If the folder is not a run folder, has no validated weights yet, or has those of another network.
     """
     config = read_config(run)
     network = build(config.recipe.network, config.recipe.task)
-    network.load_state_dict(load_best(run))
+    try:
+        network.load_state_dict(load_best(run))
+    except RuntimeError as error:
+        raise RunError(f"{run / BEST} has the weights of another network than that in {CONFIG}") from error
     return network.eval(), config
 
 
 def load_best(run: Path) -> State:
-    """Return the best weights of a run folder. Raises RunError if there are none yet."""
-    weights: State = torch.load(best_path(run), map_location="cpu", weights_only=True)
+    """Return the best weights of a run folder. Raises RunError if there are none yet, or they cannot be read."""
+    path = best_path(run)
+    try:
+        weights: State = torch.load(path, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise RunError(f"{path} has no readable weights ({type(error).__name__}); train in another folder") from error
     return weights
 
 

@@ -328,8 +328,7 @@ def fit(
     Stopped
         After SIGINT or SIGTERM, when a checkpoint has been saved.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch finds no CUDA device on this machine; train with --device cpu")
+    require_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     ranks = join_launch(config.device)
@@ -344,6 +343,12 @@ def fit(
     if not run.finished:
         _loop(run, task, deadline, progress=progress)
     return FitResult(run.step, run.best_score, run.finished)
+
+
+def require_device(device: str) -> None:
+    """Raise ValueError if torch has no such device."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no CUDA device on this machine; train with --device cpu")
 
 
 def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> TrainingRun:

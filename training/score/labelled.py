@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,11 +226,18 @@ def _class_of(label: str, classes: Sequence[str]) -> int:
     """Return the index of the class of this name, or else of the only one with these letters and digits, or -1."""
     if label in classes:
         return classes.index(label)
-    plain_classes = [plain(one) for one in classes]
-    for key in (plain(label), plain(label).removeprefix("sn")):
-        if plain_classes.count(key) == 1:
-            return plain_classes.index(key)
+    if not any(map(str.isalpha, label)):
+        return -1  # -1 and 1.0 have the digits of 1 and 10
+    known, key = [_letters(one) for one in classes], _letters(label)
+    for name in (key, key.removeprefix("sn")):
+        if name and known.count(name) == 1:
+            return known.index(name)
     return -1
+
+
+def _letters(name: str) -> str:
+    """Return the letters, of any alphabet, and digits of a name, without case."""
+    return "".join(char for char in normalize("NFKC", name).casefold() if char.isalnum())
 
 
 def _stored(path: Path, objects: Sequence[Labelled]) -> tuple[str, tuple[str, ...], list[Mapping[str, Any]], int, int]:

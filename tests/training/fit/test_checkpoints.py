@@ -120,6 +120,27 @@ def test_weights_load_in_evaluation_mode(tmp_path: Path) -> None:
     assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
+def test_load_network_of_damaged_weights_names_the_file(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    (tmp_path / BEST).write_bytes(b"not weights")
+    with pytest.raises(RunError, match=r"best\.pt has no readable weights"):
+        load_network(tmp_path)
+
+
+def test_load_network_of_other_weights_names_the_file(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    save_weights(tmp_path / BEST, {"w": torch.arange(3.0)})
+    with pytest.raises(RunError, match=r"best\.pt has the weights of another network"):
+        load_network(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"recipe": {"name": 3}}'])
+def test_read_config_of_another_file_names_it(content: str, tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(content)
+    with pytest.raises(RunError, match=r"config\.json is not the configuration of a run"):
+        read_config(tmp_path)
+
+
 def test_no_run_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=CONFIG):
         read_config(tmp_path)

@@ -130,6 +130,7 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
         (["--classes", "SN Iz=Ia"], "no object has the label 'SN Iz'"),
         (["--report", "."], "name a file outside"),
         (["--report", f"{BUNDLE}/report.json"], "name a file outside"),
+        (["--report", "scores.html"], "must be two files"),
         (["--columns", "time"], "--columns time: must be NAME=VALUE"),
         (["--columns", "time=when"], "is 'when', which the table does not have"),
         (["--data", "sim.parquet", "--report", "r.json", "--band", "g"], "no effect with --data"),
@@ -174,6 +175,17 @@ def test_evaluate_keeps_classes_apart_that_differ_in_signs_or_case(tmp_path: Pat
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
     (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
     assert model["scores"]["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("label", ["-1", "1.0", "SN Ia (91bg)", "β", "★", "SN"])
+def test_evaluate_matches_no_label_to_a_class_of_other_letters_or_digits(label: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text(f"object_id,type\nb,{label}\na,sn ia\n")
+    shares = dict.fromkeys(["1", "10", "Ia", "α"], 0.25)
+    (tmp_path / "r.jsonl").write_text(
+        json.dumps({"status": "classified", "object_id": "a", "probabilities": shares}) + "\n"
+    )
+    (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
+    assert (model["objects"], model["labels_without_a_class"]) == (1, {label: 1})
 
 
 @pytest.mark.parametrize(
