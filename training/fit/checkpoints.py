@@ -20,7 +20,6 @@ Files are replaced atomically: a kill during a write leaves the previous file. W
 
 import json
 import os
-import pickle
 import platform
 import subprocess
 import sys
@@ -82,8 +81,6 @@ def commit() -> str | None:
 CONFIG, STARTS, LOG, CHECKPOINT, BEST = "config.json", "starts.jsonl", "log.jsonl", "checkpoint.pt", "best.pt"
 
 MAX_CHANGES = 5  # that an error names
-UNREADABLE = (RuntimeError, TypeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError)
-"""What torch raises for a file that it did not write, or that is damaged."""
 
 State = dict[str, Tensor]
 
@@ -138,8 +135,10 @@ def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     Raises
     ------
     RunError
-        If the folder has a run of another recipe or other data.
+        If the folder has a run of another recipe or other data, or is a file.
     """
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; name a folder for the run")
     folder.mkdir(parents=True, exist_ok=True)
     content = config.model_dump_json(indent=2).encode()
     if not (folder / CONFIG).exists():
@@ -199,7 +198,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if "optimiser" in state:  # its name in runs that older versions started
             state["optimizer"] = state.pop("optimiser")
         return Checkpoint(**state)
-    except UNREADABLE as error:
+    except Exception as error:  # torch raises unrelated exceptions for files that it did not write
         # The message of torch advises to load without weights_only, so it is not shown.
         raise RunError(
             f"{path} is not a readable checkpoint ({type(error).__name__}); remove it to start the run again"
@@ -233,7 +232,7 @@ def load_best(run: Path) -> State:
     path = best_path(run)
     try:
         weights: State = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
+    except Exception as error:  # as in `load_checkpoint`
         raise RunError(f"{path} has no readable weights ({type(error).__name__}); train in another folder") from error
     return weights
 
@@ -272,7 +271,7 @@ def _rewind_log(path: Path, step: int) -> None:
         try:
             if json.loads(line)["step"] <= step:
                 lines.append(line)
-        except (json.JSONDecodeError, KeyError):
+        except (json.JSONDecodeError, KeyError, TypeError):
             continue
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
 

@@ -338,7 +338,11 @@ def fit(
         raise RunError(f"{_problem(folder, error)}. A checkpoint in it is kept. {RESUME}") from error
     run = begin(network.to(config.device), config, folder, ranks)
     if checkpoint is not None:
-        _restore(run, checkpoint)
+        try:
+            _restore(run, checkpoint)
+        except (KeyError, RuntimeError, ValueError) as error:
+            path = folder / CHECKPOINT
+            raise RunError(f"{path} is that of another network; remove it to start the run again") from error
     deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     if not run.finished:
         _loop(run, task, deadline, progress=progress)

@@ -67,7 +67,7 @@ def _read(path: Path) -> tuple[Fields, Fields]:
     """Return the fields that a file extends and those that it has."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
     extends = content.pop("extends", None)
     if extends is not None and (not isinstance(extends, str) or extends.endswith(".toml")):

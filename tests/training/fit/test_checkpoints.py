@@ -57,7 +57,7 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", pickle.dumps({"step": 1}, protocol=2)])
+@pytest.mark.parametrize("content", [b"", b"junk", b"not a checkpoint", pickle.dumps({"step": 1}, protocol=2)])
 def test_other_files_than_checkpoints_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / CHECKPOINT).write_bytes(content)
     with pytest.raises(RunError, match="readable checkpoint"):
@@ -101,7 +101,7 @@ def test_the_log_forgets_what_came_after_the_checkpoint_and_torn_lines(tmp_path:
     for step in (1, 2, 3, 4, 5):
         append_log(tmp_path, {"step": step, "loss": 1.0})
     with (tmp_path / LOG).open("a") as file:
-        file.write('{"step": 6, "lo')
+        file.write('null\n{"step": 6, "lo')
     save_checkpoint(tmp_path / CHECKPOINT, checkpoint(3))
     open_run(tmp_path, RUN)
     assert [line["step"] for line in read_log(tmp_path)] == [1, 2, 3]
