@@ -47,6 +47,7 @@ ROUTING_OUTPUTS = ("experts_by_band", "router_entropy")
 were routed to each expert [batch, layers, bands, experts], and the mean router entropy in nats [batch, layers]."""
 
 SLUG = r"^[a-z0-9][a-z0-9-]*$"
+VERSION = r"^\d+\.\d+\.\d+$"
 _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
 
 MAX_MANIFEST_BYTES = 4 << 20
@@ -259,7 +260,7 @@ class Manifest(_Frozen):
 
     format_version: Literal[1, 2] = 1
     name: str = Field(pattern=SLUG)
-    version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
+    version: str = Field(pattern=VERSION)
     architecture: str
     task: Task = "classification"
     taxonomy: Taxonomy

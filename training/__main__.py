@@ -219,6 +219,10 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
     written = options.report or Path("evaluation.json")
     if written.is_dir() or any(written.resolve().parent == Path(model).resolve() for model in models):
         raise ValueError(f"--report {written}: name a file outside the folders of the models")
+    page = options.html or written.with_suffix(".html")
+    files = [path.resolve() for path in (written, page, *map(Path, options.models))]
+    if files[0] in files[1:] or files[1] in files[2:]:
+        raise ValueError(f"the report {written} and the page {page} must be two files, and none of those that are read")
     how = chosen_tables(options)
     classes_of = dict(text.rsplit("=", 1) for text in options.classes)
     with shell_names():
@@ -230,7 +234,6 @@ def _evaluate_on_table(options: argparse.Namespace) -> None:
             if counts := ", ".join(f"{one} ({count})" for one, count in model[what].items()):
                 progress(f"{name}: not scored: {what.replace('_', ' ')}: {counts}")
     write_json(written, report.values)
-    page = options.html or written.with_suffix(".html")
     write_page(page, report)
     print_json(
         {

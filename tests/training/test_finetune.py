@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,17 @@ import pytest
 import torch
 
 from nightjar_alerts import Classifier, TableOptions
-from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, load_bundle, verify_golden
+from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, SLUG, load_bundle, verify_golden
 from nightjar_alerts.models.networks.zoo import build
 from nightjar_alerts.models.runtime import open_session
-from nightjar_alerts.tables import text
+from nightjar_alerts.tables import TableObject, text
 from nightjar_alerts.training import evaluate, finetune
 from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import domain
 from nightjar_alerts.training.finetuning import draws, run
 from nightjar_alerts.training.finetuning.backbone import find_backbone
 from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT
-from nightjar_alerts.training.finetuning.table import read_labelled
+from nightjar_alerts.training.finetuning.table import read_labelled, related
 from nightjar_alerts.training.fit import tuning
 from nightjar_alerts.training.fit.checkpoints import DataSource
 from nightjar_alerts.training.fit.heads import save_run
@@ -195,6 +197,32 @@ def test_read_labelled_counts_objects_with_several_labels(tmp_path: Path) -> Non
     assert labelled.left_out == {"with several labels": 1}
 
 
+@pytest.mark.parametrize(("odd", "reason"), [(["bump", "wave"], "with several labels"), ([], "without a label")])
+def test_read_labelled_of_lists_of_labels_counts_those_without_one(odd: list[str], reason: str, tmp_path: Path) -> None:
+    rows = rows_of({"bump": 13, "wave": 12})
+    objects = [rows[start : start + 12] for start in range(0, len(rows), 12)]
+    columns = {name: [[row[index] for row in one] for one in objects] for index, name in enumerate(HEADER[:-1])}
+    columns["id"] = [one[0] for one in columns["id"]]
+    columns["type"][0] = odd
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    labelled = read_labelled(tmp_path / "t.parquet", options=DIFFERENCE)
+    assert (labelled.counts, labelled.left_out) == ({"bump": 12, "wave": 12}, {reason: 1})
+
+
+def test_read_labelled_of_labels_that_look_alike_warns(tmp_path: Path) -> None:
+    labelled = read_labelled(write(tmp_path / "t.csv", rows_of({"SN Ia": 12, "sn  ia": 12})), options=DIFFERENCE)
+    assert labelled.warnings == (
+        "labels that differ only in case or blanks are different classes: 'SN Ia' and 'sn  ia'",
+    )
+
+
+def test_related_joins_equal_and_near_positions() -> None:
+    empty, bands = np.zeros(0), np.zeros(0, dtype=object)
+    places = [(0.0, 0.0), (0.0, 0.0), (0.0, 0.5 / 3600), (0.0, 5 / 3600), (0.0, 0.0)]
+    items = [TableObject(str(row), empty, empty, empty, bands, ra=ra, dec=dec) for row, (ra, dec) in enumerate(places)]
+    assert related(items).tolist() == [0, 0, 0, 1, 0]
+
+
 def test_read_labelled_of_more_rows_than_a_batch_reads_all_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +353,25 @@ def test_finetune_in_unknown_bands_names_them(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", rows_of({"bump": 12, "wave": 12}, bands=("qq",)))
     with pytest.raises(ValueError, match="Which filters are 'qq'"):
         finetune(table, tmp_path / "out")
+
+
+def test_finetune_without_the_device_refuses_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no CUDA device"):
+        finetune(tmp_path / "none.csv", tmp_path / "out", device="cuda")
+
+
+@pytest.mark.parametrize(("folder", "name"), [("Modèle δ 2", "mod-le---2"), ("超新星", "model"), ("SN_1", "sn-1")])
+def test_name_of_a_folder_in_any_alphabet_is_one_of_a_bundle(folder: str, name: str) -> None:
+    assert re.match(SLUG, run.name_of(Path(folder)))
+    assert run.name_of(Path(folder)) == name
+
+
+def test_finetune_into_a_folder_with_a_damaged_report_says_so(tmp_path: Path, folder: Path) -> None:
+    copied = shutil.copytree(folder / "model", tmp_path / "model")
+    (copied / FINETUNED).write_text("{}")
+    with pytest.raises(ValueError, match=r"report\.json is damaged; remove"):
+        finetune(folder / "table.csv", copied, backbone=folder / "backbone", options=DIFFERENCE)
 
 
 def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, folder: Path) -> None:

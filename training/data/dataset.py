@@ -143,7 +143,10 @@ def read_dataset(path: Path) -> Sample:
     with file:
         _check_schema(path, file.schema_arrow)
         stored = (file.metadata.metadata or {}).get(b"classes")
-        table = file.read().combine_chunks()
+        try:
+            table = file.read().combine_chunks()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DatasetError(f"{path} is damaged: {error}") from error
     classes = ELASTICC.names if stored is None else tuple(json.loads(stored))
     offsets, mjd = _ragged(table, "mjd")
     object_id = np.array(table.column("object_id").to_pylist(), dtype=np.str_)

@@ -14,6 +14,7 @@ Run::
     nightjar-train export runs/surveys-0 build/bundle --drawn runs/drawn --trees runs/trees.npz
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 from nightjar_alerts.alerts.surveys import SURVEY_BY_NAME
-from nightjar_alerts.models.bundle import MODEL, Bundle, write_golden, write_manifest
+from nightjar_alerts.models.bundle import MODEL, SLUG, VERSION, Bundle, write_golden, write_manifest
 from nightjar_alerts.models.lightcurve import Tokens
 from nightjar_alerts.models.networks.astro_moe import AstroMoE
 from nightjar_alerts.models.networks.parts.trees import BoostedTrees
@@ -91,8 +92,12 @@ def export_run(
     """
     if (data is None) == (not drawn):
         raise RunError("name either the data file of the run or folders of drawn light curves")
-    if out.exists() and any(out.iterdir()):
-        raise RunError(f"{out} is not empty; remove it or name another folder")
+    if out.is_file() or (out.exists() and any(out.iterdir())):
+        raise RunError(f"{out} is not an empty folder; remove it or name another folder")
+    if not re.search(SLUG, name):
+        raise RunError(f"the name {name!r} of a bundle has small letters, digits and hyphens only, such as my-model")
+    if not re.search(VERSION, version):
+        raise RunError(f"the version {version!r} of a bundle has three numbers, such as 1.0.0")
     network, config = load_network(run)
     if config.recipe.task != "classify":
         raise RunError(f"only classifiers are exported: the task of {run} is {config.recipe.task}")

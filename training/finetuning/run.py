@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from nightjar_alerts.models.bundle import MANIFEST, Bundle, BundleError, load_bundle, write_manifest
-from nightjar_alerts.models.common import markdown_table, write_atomic
+from nightjar_alerts.models.common import markdown_table, without_surrogates, write_atomic
 from nightjar_alerts.models.lightcurve import Int64
 from nightjar_alerts.tables import TableOptions
 from nightjar_alerts.training.export.card import write_card
@@ -34,6 +34,7 @@ from nightjar_alerts.training.finetuning.draws import draw, observe, with_featur
 from nightjar_alerts.training.finetuning.methods import FOLDS, TEST_FOLDS, Choice, Tuning, choose, split
 from nightjar_alerts.training.finetuning.opponent import opponent_features, opponent_predictions
 from nightjar_alerts.training.finetuning.table import read_labelled
+from nightjar_alerts.training.fit.loop import require_device
 from nightjar_alerts.training.fit.train import describe_transfer
 from nightjar_alerts.training.metrics import (
     balanced_accuracy,
@@ -122,6 +123,7 @@ def finetune(
     ExportError
         If the exported graph differs from the network.
     """
+    require_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
     output, clock = Path(output), _Clock()
@@ -155,7 +157,7 @@ def finetune(
         choice = choose(tuning, learns_O, inner_O, say)
     say(_table_of_methods(choice))
     data = {
-        "name": str(getattr(table, "name", table) if isinstance(table, str | Path) else "a table in memory"),
+        "name": without_surrogates(Path(table).name) if isinstance(table, str | Path) else "a table in memory",
         "sha256": labelled.fingerprint,
         "source": "a labelled table",
         "objects": int(learns_O.sum()),
@@ -167,10 +169,10 @@ def finetune(
         },
     }  # fmt: skip
     with clock.stage("final fit and export"):
-        name = "".join(char if char.isalnum() else "-" for char in output.name.lower()).strip("-") or "model"
         made, parity, warning = bundles.export(
-            tuning, choice, observed, learns_O, classes, _emptied(folder / "bundle"), name=name, data=data, say=say
-        )
+            tuning, choice, observed, learns_O, classes, _emptied(folder / "bundle"),
+            name=name_of(output), data=data, say=say,
+        )  # fmt: skip
     if warning:
         say(f"warning: {warning}")
         warnings.append(warning)
@@ -178,7 +180,7 @@ def finetune(
         scores = _scores(made, tuning, observed, learns_O, inner_O, classes)
     made = _with_scores(made, scores, parity)
     report = {
-        "bundle": str(output), "sha256": made.sha256, "method": choice.method, "scores": scores,
+        "bundle": without_surrogates(str(output)), "sha256": made.sha256, "method": choice.method, "scores": scores,
         "folds": dict(choice.scores), "left_out": left_out, "warnings": warnings,
         "notes": list(labelled.notes), "parity": parity, "seconds": clock.seconds,
         "threads": torch.get_num_threads(),
@@ -194,6 +196,12 @@ def finetune(
     result = _finished(output, identity)
     assert result is not None
     return result
+
+
+def name_of(output: Path) -> str:
+    """Return the name of the bundle in a folder: its letters of ASCII and digits."""
+    letters = (char if char.isascii() and char.isalnum() else "-" for char in output.name.lower())
+    return "".join(letters).strip("-") or "model"
 
 
 def _identity(fingerprint: str, start: Backbone, seed: int, device: str) -> str:
@@ -221,11 +229,14 @@ def _finished(output: Path, identity: str) -> FinetuneResult | None:
         raise ValueError(f"{other} ({error})") from None
     if made.manifest.data.get("finetuned", {}).get("identity") != identity:
         raise ValueError(f"{output} holds a model of another table or other options; remove it or name another folder")
-    report = json.loads((output / FINETUNED).read_text(encoding="utf-8"))
-    return FinetuneResult(
-        output, made.sha256, report["method"], report["scores"], report["folds"], report["left_out"],
-        tuple(report["warnings"]),
-    )  # fmt: skip
+    try:
+        report = json.loads((output / FINETUNED).read_text(encoding="utf-8"))
+        return FinetuneResult(
+            output, made.sha256, report["method"], report["scores"], report["folds"], report["left_out"],
+            tuple(report["warnings"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{output / FINETUNED} is damaged; remove {output} and run the command again") from error
 
 
 def _emptied(folder: Path) -> Path:

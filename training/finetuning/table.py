@@ -7,11 +7,12 @@ Legend: O objects.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class LabelledCurves:
     flux_kind : ``total`` if the table has total fluxes.
     left_out : number of objects by reason.
     notes : guesses, and points that were left out, one sentence each.
-    warnings : classes that were left out.
+    warnings : classes that were left out, and labels that look alike.
     label, group : names of the columns.
     """
 
@@ -191,6 +192,8 @@ def _chosen(
             f"column {label!r} has {len(values)} values for {objects} objects: {why}; name another column with "
             f"--label{others()}"
         )
+    if same := _alike(values):
+        warnings.append(f"labels that differ only in case or blanks are different classes: {same}")
     group_O = related(reading.items)
     how = f"column {group!r}" if group else "positions within an arcsecond"
     independent = {value: len({int(group_O[row]) for row in rows}) for value, rows in _rows_of(reading.labels).items()}
@@ -236,6 +239,14 @@ def _chosen(
     )
 
 
+def _alike(values: Iterable[str]) -> str:
+    """List the labels that differ only in case or blanks; empty if there are none."""
+    groups: dict[str, list[str]] = {}
+    for value in values:
+        groups.setdefault("".join(normalize("NFKC", value).casefold().split()), []).append(repr(value))
+    return "; ".join(" and ".join(same) for same in groups.values() if len(same) > 1)
+
+
 def _rows_of(labels: Sequence[str]) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for row, value in enumerate(labels):
@@ -250,10 +261,13 @@ def related(items: Sequence[TableObject]) -> Int64:
     placed = [row for row, item in enumerate(items) if item.ra is not None and item.dec is not None]
     if placed:
         place: NDArray[np.float64] = np.array([(items[row].ra, items[row].dec) for row in placed], dtype=np.float64)
+        # Equal positions, such as placeholders of many objects, would be pairs of each with each.
+        place, first_row, number = np.unique(place, axis=0, return_index=True, return_inverse=True)
+        pairs += [(row, placed[first_row[same]]) for row, same in zip(placed, number.ravel(), strict=True)]
         ra, dec = np.radians(place.T)
         points = np.column_stack([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)])
         near = cKDTree(points).query_pairs(np.radians(SAME_PLACE_ARCSEC / 3600), output_type="ndarray")
-        pairs += [(placed[one], placed[other]) for one, other in near]
+        pairs += [(placed[first_row[one]], placed[first_row[other]]) for one, other in near]
     one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(items), len(items)))
     return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)

@@ -20,7 +20,6 @@ Files are replaced atomically: a kill during a write leaves the previous file. W
 
 import json
 import os
-import pickle
 import platform
 import subprocess
 import sys
@@ -136,8 +135,10 @@ def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     Raises
     ------
     RunError
-        If the folder has a run of another recipe or other data.
+        If the folder has a run of another recipe or other data, or is a file.
     """
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; name a folder for the run")
     folder.mkdir(parents=True, exist_ok=True)
     content = config.model_dump_json(indent=2).encode()
     if not (folder / CONFIG).exists():
@@ -173,11 +174,15 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Return recipe and data of a run. Raises RunError if the folder is not a run folder."""
+    """Return recipe and data of a run. Raises RunError if the folder is not a run folder, or has a damaged one."""
     try:
         return RunConfig.model_validate_json((folder / CONFIG).read_bytes())
     except FileNotFoundError:
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(f"{folder / CONFIG} is not the configuration of a run: {where} {first['msg']}") from error
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -193,7 +198,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if "optimiser" in state:  # its name in runs that older versions started
             state["optimizer"] = state.pop("optimiser")
         return Checkpoint(**state)
-    except (RuntimeError, TypeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch raises unrelated exceptions for files that it did not write
         # The message of torch advises to load without weights_only, so it is not shown.
         raise RunError(
             f"{path} is not a readable checkpoint ({type(error).__name__}); remove it to start the run again"
@@ -211,17 +216,24 @@ def load_network(run: Path) -> tuple[nn.Module, RunConfig]:
     Raises
     ------
     RunError
-        If the folder is not a run folder or has no validated weights yet.
+        If the folder is not a run folder, has no validated weights yet, or has those of another network.
     """
     config = read_config(run)
     network = build(config.recipe.network, config.recipe.task)
-    network.load_state_dict(load_best(run))
+    try:
+        network.load_state_dict(load_best(run))
+    except RuntimeError as error:
+        raise RunError(f"{run / BEST} has the weights of another network than that in {CONFIG}") from error
     return network.eval(), config
 
 
 def load_best(run: Path) -> State:
-    """Return the best weights of a run folder. Raises RunError if there are none yet."""
-    weights: State = torch.load(best_path(run), map_location="cpu", weights_only=True)
+    """Return the best weights of a run folder. Raises RunError if there are none yet, or they cannot be read."""
+    path = best_path(run)
+    try:
+        weights: State = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # as in `load_checkpoint`
+        raise RunError(f"{path} has no readable weights ({type(error).__name__}); train in another folder") from error
     return weights
 
 
@@ -259,7 +271,7 @@ def _rewind_log(path: Path, step: int) -> None:
         try:
             if json.loads(line)["step"] <= step:
                 lines.append(line)
-        except (json.JSONDecodeError, KeyError):
+        except (json.JSONDecodeError, KeyError, TypeError):
             continue
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
 

@@ -328,8 +328,7 @@ def fit(
     Stopped
         After SIGINT or SIGTERM, when a checkpoint has been saved.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch finds no CUDA device on this machine; train with --device cpu")
+    require_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     ranks = join_launch(config.device)
@@ -339,11 +338,21 @@ def fit(
         raise RunError(f"{_problem(folder, error)}. A checkpoint in it is kept. {RESUME}") from error
     run = begin(network.to(config.device), config, folder, ranks)
     if checkpoint is not None:
-        _restore(run, checkpoint)
+        try:
+            _restore(run, checkpoint)
+        except (KeyError, RuntimeError, ValueError) as error:
+            path = folder / CHECKPOINT
+            raise RunError(f"{path} is that of another network; remove it to start the run again") from error
     deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     if not run.finished:
         _loop(run, task, deadline, progress=progress)
     return FitResult(run.step, run.best_score, run.finished)
+
+
+def require_device(device: str) -> None:
+    """Raise ValueError if torch has no such device."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no CUDA device on this machine; train with --device cpu")
 
 
 def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> TrainingRun:

@@ -64,7 +64,15 @@ from nightjar_alerts.tables.options import ROLES, TimeFormat
 from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 from nightjar_alerts.training.importers import surveys
 from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
-from nightjar_alerts.training.importers.tables import class_of_label, guess_label, read_about, read_tables, tables_in
+from nightjar_alerts.training.importers.tables import (
+    MISSING,
+    class_of_label,
+    guess_label,
+    objects_with_several_labels,
+    read_about,
+    read_tables,
+    tables_in,
+)
 from nightjar_alerts.training.importers.ztf import LeftOut, read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
@@ -164,6 +172,7 @@ def import_objects(
     *,
     progress: bool = True,
     left_out: LeftOut | None = None,
+    several: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """Write ``objects`` to the data file ``out`` and return the report, which is also stored in the file.
 
@@ -171,6 +180,7 @@ def import_objects(
     ----------
     provenance : source, survey, licence, columns used ...; JSON values, stored with the report.
     left_out : files that the reader of ``objects`` skips, for the report.
+    several : objects whose rows have different labels, which are left out.
 
     Raises
     ------
@@ -183,7 +193,7 @@ def import_objects(
         return {**provenance, "rules": rules.model_dump(), "report": report.as_dict()}
 
     def stream() -> Iterator[LabelledObject]:
-        yield from tqdm(_cleaned(objects, rules, report), unit="object", disable=not progress)
+        yield from tqdm(_cleaned(objects, rules, report, several), unit="object", disable=not progress)
         if not report.objects_written:
             raise TableError(f"nothing to write: {json.dumps(report.as_dict())}")
 
@@ -192,7 +202,9 @@ def import_objects(
     return report.as_dict()
 
 
-def _cleaned(objects: Iterable[TableObject], rules: ImportRules, report: ImportReport) -> Iterator[LabelledObject]:
+def _cleaned(
+    objects: Iterable[TableObject], rules: ImportRules, report: ImportReport, several: frozenset[str]
+) -> Iterator[LabelledObject]:
     seen_ids: set[str] = set()
     for raw in objects:
         report.objects_read += 1
@@ -201,6 +213,9 @@ def _cleaned(objects: Iterable[TableObject], rules: ImportRules, report: ImportR
             report.dropped_objects["id seen before" if raw.object_id else "no id"] += 1
             continue
         seen_ids.add(raw.object_id)
+        if raw.object_id in several:
+            report.dropped_objects["with several labels"] += 1
+            continue
         if (record := clean(raw, rules, report)) is None:
             continue
         _count(record, report)
@@ -259,7 +274,7 @@ def _reason_too_few(band: Int64, detections: int, rules: ImportRules) -> str:
 
 def _class_of(raw: TableObject, rules: ImportRules, report: ImportReport) -> str | None:
     """Return the class of the object, empty if unlabelled; None if the map leaves it out."""
-    name = class_of_label(raw.label)
+    name = "" if raw.label.lower() in MISSING and not rules.classes else class_of_label(raw.label)
     if rules.classes and name:
         known = NAMES.get(rules.taxonomy, ())
         mapped = rules.classes.get(name, name if name in known else rules.classes.get("*"))
@@ -371,6 +386,7 @@ class ImportOptions(ImportRules):
         objects: Iterable[TableObject],
         columns: Mapping[str, str],
         left_out: LeftOut | None = None,
+        several: frozenset[str] = frozenset(),
         /,
         **rules: Any,
     ) -> None:
@@ -389,7 +405,9 @@ class ImportOptions(ImportRules):
             "columns": {part: name for part, name in columns.items() if name},
             "bands": dict(self.bands),
         }
-        report = import_objects(objects, self.out, settings, provenance, progress=self.progress, left_out=left_out)
+        report = import_objects(
+            objects, self.out, settings, provenance, progress=self.progress, left_out=left_out, several=several
+        )
         sys.stdout.write(json.dumps({"out": str(self.out), **report}, indent=2) + "\n")
 
 
@@ -589,7 +607,9 @@ class TableImport(LabelledImport):
         for guess in () if self.columns.keys() - COMPLETING else first.guesses:
             sys.stderr.write(f"{guess}\n")
         columns = {**first.columns, **(options.metadata or {}), **self.object_columns, **self.object_metadata}
-        self.run(read_tables(paths, options, about), columns)
+        label = options.columns.get("label", "") if about is None else ""
+        several = [objects_with_several_labels(path, first, options, label) for path in paths if label]
+        self.run(read_tables(paths, options, about), columns, None, frozenset().union(*several))
 
 
 class HatsImport(TableImport):

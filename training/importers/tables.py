@@ -3,8 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from nightjar_alerts.tables import About, Table, TableError, TableObject, TableOptions, read_table
 from nightjar_alerts.tables.columns import Lists, numbers, texts
@@ -42,7 +45,7 @@ def guess_label(header: Sequence[str]) -> str:
 
 
 MISSING: Final = frozenset(
-    {"", "nan", "none", "null", "na", "n/a", "-", "--", "?", "unknown", "unlabelled", "unlabeled"}
+    {"", "nan", "inf", "-inf", "none", "null", "na", "n/a", "-", "--", "?", "unknown", "unlabelled", "unlabeled"}
 )
 """Texts that stand for no label."""
 SHOWN_VALUES: Final = 6
@@ -136,9 +139,12 @@ def objects_with_several_labels(data: Any, table: Table, options: TableOptions, 
     several = set()
     for batch in open_source(data, options.format).batches([name, label]):
         objects, labels = batch[name], batch[label]
-        if isinstance(objects, Lists) or isinstance(labels, Lists):
+        if isinstance(objects, Lists):
             return frozenset()
-        for one, value in zip(map(str, texts(objects)), map(str, texts(labels)), strict=True):
+        names = texts(objects)
+        if isinstance(labels, Lists):
+            names, labels = np.repeat(names, np.diff(labels.offsets)), labels.values
+        for one, value in zip(map(str, names), map(str, texts(labels)), strict=True):
             found = class_of_label(value)
             if found.lower() not in MISSING and seen.setdefault(one, found) != found:
                 several.add(one)
@@ -180,7 +186,18 @@ def read_about(path: Path, key: str, columns: Mapping[str, str], metadata: Mappi
     names = list(dict.fromkeys([key, *columns.values(), *metadata.values()]))
     if missing := [name for name in names if name not in source.header]:
         raise TableError(f"{path} has no column {', '.join(missing)}; it has {', '.join(source.header)}")
-    return dict(_facts(source, names, key, columns, metadata))
+    about: dict[str, About] = {}
+    several: dict[str, None] = {}
+    for name, facts in _facts(source, names, key, columns, metadata):
+        if about.get(name, facts).label != facts.label:
+            several[name] = None
+        about[name] = facts
+    if several:
+        some = ", ".join(islice(several, SHOWN_VALUES)) + (", ..." if len(several) > SHOWN_VALUES else "")
+        raise TableError(
+            f"{path}: {len(several)} objects have rows with different labels ({some}); keep one row of each"
+        )
+    return about
 
 
 def _facts(

@@ -58,7 +58,7 @@ def resolve(source: str, settings: Sequence[str] = ()) -> Recipe:
 def _shipped(name: str) -> Fields:
     if name not in RECIPES:
         near = get_close_matches(name, RECIPES, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(RECIPES)}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(RECIPES)}."
         raise RecipeError(f"unknown recipe {name!r}; {hint} A file of a recipe ends in .toml")
     return RECIPES[name]().model_dump()
 
@@ -67,11 +67,11 @@ def _read(path: Path) -> tuple[Fields, Fields]:
     """Return the fields that a file extends and those that it has."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
     extends = content.pop("extends", None)
-    if extends is not None and not isinstance(extends, str):
-        raise RecipeError(f"{path}: extends must be the name of a shipped recipe")
+    if extends is not None and (not isinstance(extends, str) or extends.endswith(".toml")):
+        raise RecipeError(f"{path}: extends must be the name of a shipped recipe, not {extends!r}")
     return {} if extends is None else _shipped(extends), {"name": path.stem} | content
 
 

@@ -292,8 +292,9 @@ def confusion_figure(
         axes.axvline(edge - 0.5, **style)
     _write_numbers(axes, percent_CC, range_CC)
     names = [f"{name} ({count})" for name, count in zip(classes, support_C, strict=True)]
-    axes.set_xticks(range(len(classes)), classes, rotation=60, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(classes)), names)
+    text: dict[str, Any] = {"parse_math": False}  # a label may have dollar signs
+    axes.set_xticks(range(len(classes)), classes, rotation=60, ha="right", rotation_mode="anchor", **text)
+    axes.set_yticks(range(len(classes)), names, **text)
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class (number of objects)")
     axes.set_title(title)

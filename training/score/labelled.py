@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,11 +242,18 @@ def _class_of(label: str, classes: Sequence[str]) -> int:
     if is_number(label):
         same = [index for index, one in enumerate(classes) if class_of_label(one) == class_of_label(label)]
         return same[0] if len(same) == 1 else -1
-    plain_classes = [plain(one) for one in classes]
-    for key in (plain(label), plain(label).removeprefix("sn")):
-        if plain_classes.count(key) == 1:
-            return plain_classes.index(key)
+    if not any(map(str.isalpha, label)):
+        return -1  # no letters: only the digits of -1-2 would count
+    known, key = [_letters(one) for one in classes], _letters(label)
+    for name in (key, key.removeprefix("sn")):
+        if name and known.count(name) == 1:
+            return known.index(name)
     return -1
+
+
+def _letters(name: str) -> str:
+    """Return the letters, of any alphabet, and digits of a name, without case."""
+    return "".join(char for char in normalize("NFKC", name).casefold() if char.isalnum())
 
 
 def _stored(path: Path, objects: Sequence[Labelled]) -> tuple[str, tuple[str, ...], list[Mapping[str, Any]], int, int]:

@@ -768,7 +768,7 @@ class Table:
             if role not in layout.roles.columns:
                 return ""
             column = batch[layout.roles.columns[role]][row : row + 1]
-            return str(texts(column.values[:1] if isinstance(column, Lists) else column)[0])
+            return next(map(str, texts(column.values[:1] if isinstance(column, Lists) else column)), "")
 
         if layout.roles.columns.keys().isdisjoint(("label", "redshift", "parent")):
             return _NOTHING_STATED

@@ -147,6 +147,16 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
             read_dataset(path)
 
 
+def test_read_dataset_of_damaged_pages_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    write_dataset(path, [an_object()])
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(196)
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"data\.parquet is damaged"):
+        read_dataset(path)
+
+
 def test_splits_are_disjoint_complete_and_of_the_right_size(tmp_path: Path) -> None:
     data = written(tmp_path / "data.parquet", [an_object(n, 1) for n in range(2000)])
     parts = split_indices(data)

@@ -35,3 +35,15 @@ def test_export_run_of_a_mixture_states_the_class_shares_of_its_draws(
 def test_export_run_without_light_curves_for_the_fits_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="name either the data file"):
         export_run(tmp_path / "run", tmp_path / "bundle", name="none", version="1.0.0")
+
+
+@pytest.mark.parametrize(("name", "version"), [("My Model", "1.0.0"), ("mine", "1")])
+def test_export_run_under_a_wrong_name_refuses_before_the_fits(name: str, version: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="of a bundle has"):
+        export_run(tmp_path / "run", tmp_path / "bundle", name=name, version=version, data=tmp_path / "none")
+
+
+def test_export_run_into_a_file_refuses(tmp_path: Path) -> None:
+    (tmp_path / "bundle").touch()
+    with pytest.raises(RunError, match="is not an empty folder"):
+        export_run(tmp_path / "run", tmp_path / "bundle", name="mine", version="1.0.0", data=tmp_path / "none")

@@ -57,7 +57,7 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", pickle.dumps({"step": 1}, protocol=2)])
+@pytest.mark.parametrize("content", [b"", b"junk", b"not a checkpoint", pickle.dumps({"step": 1}, protocol=2)])
 def test_other_files_than_checkpoints_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / CHECKPOINT).write_bytes(content)
     with pytest.raises(RunError, match="readable checkpoint"):
@@ -101,7 +101,7 @@ def test_the_log_forgets_what_came_after_the_checkpoint_and_torn_lines(tmp_path:
     for step in (1, 2, 3, 4, 5):
         append_log(tmp_path, {"step": step, "loss": 1.0})
     with (tmp_path / LOG).open("a") as file:
-        file.write('{"step": 6, "lo')
+        file.write('null\n{"step": 6, "lo')
     save_checkpoint(tmp_path / CHECKPOINT, checkpoint(3))
     open_run(tmp_path, RUN)
     assert [line["step"] for line in read_log(tmp_path)] == [1, 2, 3]
@@ -118,6 +118,27 @@ def test_weights_load_in_evaluation_mode(tmp_path: Path) -> None:
     assert config == RUN
     assert not network.training
     assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
+
+
+def test_load_network_of_damaged_weights_names_the_file(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    (tmp_path / BEST).write_bytes(b"not weights")
+    with pytest.raises(RunError, match=r"best\.pt has no readable weights"):
+        load_network(tmp_path)
+
+
+def test_load_network_of_other_weights_names_the_file(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    save_weights(tmp_path / BEST, {"w": torch.arange(3.0)})
+    with pytest.raises(RunError, match=r"best\.pt has the weights of another network"):
+        load_network(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"recipe": {"name": 3}}'])
+def test_read_config_of_another_file_names_it(content: str, tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(content)
+    with pytest.raises(RunError, match=r"config\.json is not the configuration of a run"):
+        read_config(tmp_path)
 
 
 def test_no_run_folder_is_named(tmp_path: Path) -> None:

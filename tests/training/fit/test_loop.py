@@ -117,6 +117,18 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path: Path) -> None:
         fit(network(), Line(), config(20), tmp_path, config(20), progress=False)
 
 
+def test_fit_with_a_checkpoint_of_another_network_names_it(tmp_path: Path) -> None:
+    fit(network(), Line(), config(), tmp_path, config(), max_minutes=0, progress=False)
+    with pytest.raises(RunError, match=r"checkpoint\.pt is that of another network"):
+        fit(nn.Linear(2, 1), Line(), config(), tmp_path, config(), progress=False)
+
+
+def test_fit_into_a_file_names_it(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(RunError, match="run is a file"):
+        fit(network(), Line(), config(), tmp_path / "run", config(), progress=False)
+
+
 def test_fit_in_a_pipe_prints_a_line_for_each_validation(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fit(network(), Line(), config(20), tmp_path, config(20), progress=True)
     out, err = capfd.readouterr()

@@ -144,6 +144,18 @@ def test_an_import_trains_with_its_own_classes(tmp_path: Path, out: Path, capsys
         train(recipe, tmp_path / "x.parquet", tmp_path / "other", progress=False)
 
 
+@pytest.mark.parametrize("labels", [("Ia", "II"), ("nan", "")])
+def test_import_of_objects_without_one_label_learns_none(
+    labels: tuple[str, str], tmp_path: Path, out: Path, capsys: Capture
+) -> None:
+    rows = "".join(f"{n},{60000 + day},g,9,1,{labels[day] if n else 'AGN'}\n" for n in range(2) for day in range(2))
+    points = write_text(tmp_path / "x.csv", f"id,t,b,f,e,type\n{rows}")
+    columns = "id=id,mjd=t,band=b,flux=f,flux_err=e,label=type"
+    data, stored = run(capsys, out, "table", points, "--columns", columns)
+    assert data.classes == ("AGN",)
+    assert stored["report"]["dropped_objects"] == ({"with several labels": 1} if "Ia" in labels else {})
+
+
 def test_parents_come_from_either_table(tmp_path: Path, out: Path, capsys: Capture) -> None:
     rows = "".join(f"{n},60000,g,9,1,h{n % 5}\n" for n in range(50))
     points = write_text(tmp_path / "x.csv", f"id,t,b,f,e,host\n{rows}")

@@ -107,6 +107,12 @@ def test_labels_and_metadata_come_from_a_table_of_objects(tmp_path: Path) -> Non
     assert np.isnan(raws[2].metadata["z_final"])
 
 
+def test_read_about_of_objects_with_two_labels_names_them(tmp_path: Path) -> None:
+    objects = write_text(tmp_path / "objects.csv", "name,kind\n7,SN\n7,AGN\n9,SN\n9,SN\n")
+    with pytest.raises(TableError, match=r"1 objects have rows with different labels \(7\); keep one row of each"):
+        read_about(objects, "name", {"label": "kind"}, {})
+
+
 @pytest.mark.parametrize("of_structs", [False, True])
 def test_nested_columns_of_both_kinds(tmp_path: Path, of_structs: bool) -> None:
     pq.write_table(nested_table([2**60 + 1, 5], of_structs=of_structs), tmp_path / "x.parquet")

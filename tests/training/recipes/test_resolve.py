@@ -62,7 +62,9 @@ def test_resolve_a_wrong_setting_raises(setting: str, message: str) -> None:
     ("content", "message"),
     [
         ("extends = ", "is not TOML"),
+        (f"x = {'[' * 3000}", "is not TOML"),
         ("extends = 3", "must be the name"),
+        ('extends = "own.toml"', "must be the name of a shipped recipe, not 'own.toml'"),
         ('extends = "defualt"', "unknown recipe 'defualt'; did you mean default"),
         ('name = "x"', "schedule: Field required"),
         ('extends = "debug"\nsed = 3', "own.toml: sed is not a field of a recipe; did you mean seed"),

@@ -1,5 +1,7 @@
 """Figures: values computed for them, and the texts and marks that they show."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 from matplotlib.text import Text
@@ -31,6 +33,12 @@ def test_families_are_put_together_in_the_order_they_appear() -> None:
     families = [leaf.path[-1] for leaf in ELASTICC.classes]
     assert sorted(family_order(families)[0].tolist()) == list(range(20))
     assert len(family_order(families)[1]) == 4
+
+
+def test_confusion_figure_of_a_class_with_dollar_signs_draws_them() -> None:
+    drawn = confusion_figure(np.array([[90.0, 10.0], [1.0, 99.0]]), ["$x^$", "b"], [5, 6], "title")
+    drawn.savefig(BytesIO())
+    assert drawn.axes[0].get_xticklabels()[0].get_text() == "$x^$"
 
 
 def test_confusion_figure_shows_median_and_percentiles() -> None:

@@ -131,6 +131,7 @@ def test_command_takes_the_options_of_tables(table: Path, tmp_path: Path, capsys
         (["--classes", "SN Iz=Ia"], "no object has the label 'SN Iz'"),
         (["--report", "."], "name a file outside"),
         (["--report", f"{BUNDLE}/report.json"], "name a file outside"),
+        (["--report", "scores.html"], "must be two files"),
         (["--columns", "time"], "--columns time: must be NAME=VALUE"),
         (["--columns", "time=when"], "is 'when', which the table does not have"),
         (["--data", "sim.parquet", "--report", "r.json", "--band", "g"], "no effect with --data"),
@@ -184,6 +185,17 @@ def test_evaluate_compares_whole_numbers_with_the_classes_as_numbers(tmp_path: P
     (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
     assert model["labels_without_a_class"] == {"-1": 1}
     assert (model["objects"], model["scores"]["accuracy"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize("label", ["-1", "1.5", "SN Ia (91bg)", "β", "★", "SN"])
+def test_evaluate_matches_no_label_to_a_class_of_other_letters_or_digits(label: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text(f"object_id,type\nb,{label}\na,sn ia\n")
+    shares = dict.fromkeys(["1", "10", "Ia", "α"], 0.25)
+    (tmp_path / "r.jsonl").write_text(
+        json.dumps({"status": "classified", "object_id": "a", "probabilities": shares}) + "\n"
+    )
+    (model,) = evaluate_table([str(tmp_path / "r.jsonl")], tmp_path / "labels.csv").values["models"].values()
+    assert (model["objects"], model["labels_without_a_class"]) == (1, {label: 1})
 
 
 @pytest.mark.parametrize(
