@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NIGHTJAR_NATIVE", "off")
 
 
-SLOW_FIXTURES = frozenset({"pipeline", "confident_bundle"})
+SLOW_FIXTURES = frozenset({"pipeline", "confident_bundle", "finetuned"})
 """Fixtures that train a network or export one with every optional part; a test that uses one is slow."""
 
 

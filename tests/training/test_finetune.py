@@ -94,18 +94,18 @@ def make(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(common_folder(tmp_path_factory) / "finetuned", make)
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((folder / "model" / FINETUNED).read_text())
+def report(finetuned: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((finetuned / "model" / FINETUNED).read_text())
     return made
 
 
-def test_finetune_after_sigterm_continues_from_its_features(folder: Path) -> None:
-    assert json.loads((folder / "resumed.json").read_text()) == {"status": 143, "is_kept": True}
+def test_finetune_after_sigterm_continues_from_its_features(finetuned: Path) -> None:
+    assert json.loads((finetuned / "resumed.json").read_text()) == {"status": 143, "is_kept": True}
 
 
 def test_finetune_scores_the_untouched_part_beside_the_opponent_and_the_majority(report: dict[str, Any]) -> None:
@@ -119,51 +119,55 @@ def test_finetune_counts_what_it_leaves_out(report: dict[str, Any]) -> None:
     assert any("rare (4)" in warning for warning in report["warnings"])
 
 
-def test_finetune_of_few_objects_holds_the_temperature_and_warns(folder: Path, report: dict[str, Any]) -> None:
-    calibration = load_bundle(folder / "model").manifest.calibration
+def test_finetune_of_few_objects_holds_the_temperature_and_warns(finetuned: Path, report: dict[str, Any]) -> None:
+    calibration = load_bundle(finetuned / "model").manifest.calibration
     assert (calibration.method, calibration.temperature) == ("none", 1.0)
     assert any("not calibrated" in warning for warning in report["warnings"])
 
 
-def test_finetune_writes_a_bundle_that_states_its_domain_and_origin(folder: Path) -> None:
-    made = load_bundle(folder / "model")
+def test_finetune_writes_a_bundle_that_states_its_domain_and_origin(finetuned: Path) -> None:
+    made = load_bundle(finetuned / "model")
     verify_golden(made, open_session(made.model))
     assert made.manifest.classes.names == ("bump", "wave")
     assert made.manifest.domain is not None
     assert made.manifest.domain.bands == ("g", "r")
     assert made.manifest.data["finetuned"]["test_objects"] + made.manifest.data["objects"] == 52
-    assert "wave" in (folder / "model" / "CARD.md").read_text()
+    assert "wave" in (finetuned / "model" / "CARD.md").read_text()
 
 
-def test_classifier_of_a_finetuned_folder_names_the_class(folder: Path) -> None:
-    results = Classifier(folder / "model").classify(folder / "table.csv", flux_kind="difference")
+def test_classifier_of_a_finetuned_folder_names_the_class(finetuned: Path) -> None:
+    results = Classifier(finetuned / "model").classify(finetuned / "table.csv", flux_kind="difference")
     assert {result.class_name for result in results} == {"bump", "wave"}
 
 
-def test_finetuned_model_of_g_and_r_abstains_on_the_i_band(folder: Path) -> None:
+def test_finetuned_model_of_g_and_r_abstains_on_the_i_band(finetuned: Path) -> None:
     time = np.arange(60_000, 60_048, 4.0)
     i_band = {"mjd": time.tolist(), "flux": [9e4] * 12, "flux_err": [1e3] * 12, "band": ["i"] * 12}
-    result = Classifier(folder / "model").classify(i_band)
+    result = Classifier(finetuned / "model").classify(i_band)
     assert (result.status, result.class_name) == ("abstained", None), result
 
 
-def test_evaluate_counts_the_objects_that_a_finetuned_model_learned_from(folder: Path, report: dict[str, Any]) -> None:
-    values = evaluate(folder / "model", folder / "table.csv", options=DIFFERENCE)
+def test_evaluate_counts_the_objects_that_a_finetuned_model_learned_from(
+    finetuned: Path, report: dict[str, Any]
+) -> None:
+    values = evaluate(finetuned / "model", finetuned / "table.csv", options=DIFFERENCE)
     (model,) = values["models"].values()
     assert 0 < model["objects_learned_from"] == len(report[LEARNED]) < model["objects"] == 52
 
 
-def test_with_heads_of_one_seed_are_equal(folder: Path) -> None:
-    backbone = find_backbone(str(folder / "backbone"))
+def test_with_heads_of_one_seed_are_equal(finetuned: Path) -> None:
+    backbone = find_backbone(str(finetuned / "backbone"))
     one, other = (backbone.with_heads(3, seed=1)[0].state_dict() for _ in range(2))
     assert all(one[name].equal(other[name]) for name in one)
 
 
-def test_finetune_again_returns_the_finished_result(folder: Path, report: dict[str, Any]) -> None:
+def test_finetune_again_returns_the_finished_result(finetuned: Path, report: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="another table or other options"):
-        finetune(folder / "table.csv", folder / "model", backbone=folder / "backbone", seed=3, options=DIFFERENCE)
-    main(arguments(folder))
-    assert json.loads((folder / "model" / FINETUNED).read_text()) == report
+        finetune(
+            finetuned / "table.csv", finetuned / "model", backbone=finetuned / "backbone", seed=3, options=DIFFERENCE
+        )
+    main(arguments(finetuned))
+    assert json.loads((finetuned / "model" / FINETUNED).read_text()) == report
 
 
 def test_finetune_states_the_difference_of_the_graph(report: dict[str, Any]) -> None:
@@ -283,36 +287,36 @@ def test_read_labelled_of_related_objects_says_how_many_are_independent(tmp_path
         read_labelled(table, group="type", options=DIFFERENCE)
 
 
-def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, folder: Path) -> None:
+def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, finetuned: Path) -> None:
     rows = rows_of({"bump": 60, "wave": 60})
     rows = [(*row[:2], "y", *row[3:]) if row[0] == "bump-3" else row for row in rows]
     observed = draws.observe(
-        read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE), find_backbone(str(folder / "backbone"))
+        read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE), find_backbone(str(finetuned / "backbone"))
     )
     assert observed.left_out == {"without a point in the bands g, r": 1}
     assert observed.warnings == ("band Y is left out: only 1 of 120 objects have points in it",)
 
 
 def test_observe_of_a_class_in_a_rare_band_refuses(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finetuned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(domain, "COMMON_BAND", 0.5)
     rows = rows_of({"bump": 12, "wave": 20})
     rows = [(*row[:2], "z", *row[3:]) if row[5] == "bump" else row for row in rows]
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
     with pytest.raises(LabelError, match="class 'bump' has 0 objects with points in the bands g, r"):
-        draws.observe(labelled, find_backbone(str(folder / "backbone")))
+        draws.observe(labelled, find_backbone(str(finetuned / "backbone")))
 
 
 def test_observe_counts_independent_objects_of_a_class(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finetuned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(domain, "COMMON_BAND", 0.5)
     rows = rows_of({"bump": 24, "wave": 60}, hosts=True)
     rows = [(*row[:2], "z", *row[3:]) if row[0] in {f"bump-{number}" for number in range(6)} else row for row in rows]
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
     with pytest.raises(LabelError, match=r"'bump' has 18 objects .* g, r, of which 9 are independent, fewer than 10"):
-        draws.observe(labelled, find_backbone(str(folder / "backbone")))
+        draws.observe(labelled, find_backbone(str(finetuned / "backbone")))
 
 
 def test_read_labelled_of_hosts_keeps_their_objects_together(tmp_path: Path) -> None:
@@ -367,27 +371,27 @@ def test_name_of_a_folder_in_any_alphabet_is_one_of_a_bundle(folder: str, name: 
     assert run.name_of(Path(folder)) == name
 
 
-def test_finetune_into_a_folder_with_a_damaged_report_says_so(tmp_path: Path, folder: Path) -> None:
-    copied = shutil.copytree(folder / "model", tmp_path / "model")
+def test_finetune_into_a_folder_with_a_damaged_report_says_so(tmp_path: Path, finetuned: Path) -> None:
+    copied = shutil.copytree(finetuned / "model", tmp_path / "model")
     (copied / FINETUNED).write_text("{}")
     with pytest.raises(ValueError, match=r"report\.json is damaged; remove"):
-        finetune(folder / "table.csv", copied, backbone=folder / "backbone", options=DIFFERENCE)
+        finetune(finetuned / "table.csv", copied, backbone=finetuned / "backbone", options=DIFFERENCE)
 
 
-def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, folder: Path) -> None:
+def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, finetuned: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="holds something else"):
-        finetune(folder / "table.csv", tmp_path, backbone=folder / "backbone", options=DIFFERENCE)
+        finetune(finetuned / "table.csv", tmp_path, backbone=finetuned / "backbone", options=DIFFERENCE)
 
 
 @pytest.mark.nightly
 def test_finetune_notebook_runs_from_top_to_bottom(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finetuned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "HEAD_STEPS", 20)
     monkeypatch.setattr(tuning, "BRANCH_STEPS", (2, 2))
     monkeypatch.chdir(NOTEBOOK.parent)
-    own = {"astro-moe-elasticc": str(folder / "backbone"), '"model"': repr(str(tmp_path / "model"))}
+    own = {"astro-moe-elasticc": str(finetuned / "backbone"), '"model"': repr(str(tmp_path / "model"))}
     names: dict[str, Any] = {}
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
         if cell["cell_type"] == "code":
