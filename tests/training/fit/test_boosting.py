@@ -68,6 +68,25 @@ def test_fit_forest_with_start_continues_boosting() -> None:
     assert losses[1] < losses[0] - 0.02
 
 
+@pytest.mark.parametrize("number", [0.0, 1.0, -2.0])
+def test_fit_forest_does_not_distinguish_numbers_within_rounding(number: float) -> None:
+    value, label = table(400, 7)
+    value[:, 4] = np.nextafter(np.float32(number), np.float32(np.inf)) * (label == 1) + number * (label != 1)
+    forest = fit_forest(value, label, CLASSES, seed=0, rounds=3)
+    away = [value.copy() for _ in range(3)]
+    for shift, rows in zip((0.0, -2e-5, 2e-5), away, strict=True):
+        rows[:, 4] = number + shift
+    logits = [tree_logits(forest, rows) for rows in (value, *away)]
+    assert all((one == logits[0]).all() for one in logits)
+
+
+def test_fit_forest_distinguishes_zero_from_small_numbers() -> None:
+    number = np.array([[0.0], [-3e-4], [3e-4]], dtype=np.float32)
+    label = np.arange(300) % 3
+    forest = fit_forest(number[label], label, 3, seed=0, rounds=3)
+    assert tree_logits(forest, number).argmax(1).tolist() == [0, 1, 2]
+
+
 def test_bundled_forest_equals_the_graph() -> None:
     (node,) = [node for node in onnx.load(DEFAULT_BUNDLE / MODEL).graph.node if node.op_type == "TreeEnsemble"]
     numbers = 1 + max(helper.get_attribute_value(next(a for a in node.attribute if a.name == "nodes_featureids")))

@@ -5,7 +5,8 @@ Trees need fewer real objects than networks. LightGBM (Ke et al. 2017) fits them
 curves, or equal to that of the network.
 
 Notable: LightGBM compares in double precision, a graph in single precision. Thresholds are rounded down to single
-precision, so all single-precision numbers take the same path.
+precision, so all single-precision numbers take the same path. torch and onnxruntime round differently, and LightGBM
+finds thresholds between 1 and the number before it, and next to zero: it learns from rounded features (:data:`DECIMALS`).
 
 Legend: N light curves, F features, M nodes and leaves, T trees, C classes.
 """
@@ -32,6 +33,8 @@ from nightjar_alerts.training.fit.trees.parameters import SURVEYS, SURVEYS_ROUND
 from nightjar_alerts.training.metrics import main_scores, softmax
 
 BATCH_ROWS: Final = 512
+DECIMALS: Final = 4
+"""Digits of the features that trees learn from. Features are of order one, and rounding errors below 1e-5."""
 
 
 def boost(
@@ -69,8 +72,10 @@ def fit_forest(
     min_data = min(SURVEYS["min_data_in_leaf"], max(1, len(label_N) // 40))
     parameters = {**SURVEYS, "min_data_in_leaf": min_data, **changes, "num_class": classes}
     start_NC = None if start is None else tree_logits(start, value_NF)
-    booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N, start_NC=start_NC)
+    rounded_NF = np.round(value_NF, DECIMALS)
+    booster = boost(rounded_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N, start_NC=start_NC)
     forest = forest_of(booster, value_NF.shape[1], classes)
+    forest = forest._replace(threshold_M=_away_from_zero(forest.threshold_M))
     return forest if start is None else _concatenated(start, forest)
 
 
@@ -194,6 +199,12 @@ def _table_of_tree(top: dict[str, Any], start: int, numbers: int) -> tuple[int, 
 def _missing_goes_left(node: dict[str, Any]) -> bool:
     """Return whether a missing value goes left; LightGBM treats it as zero if training had no missing values."""
     return bool(node["default_left"]) if node["missing_type"] == "NaN" else node["threshold"] >= 0
+
+
+def _away_from_zero(threshold_M: Float32) -> Float32:
+    """Move the thresholds at 1e-35 and its negative, which LightGBM sets around zero, halfway to the next number."""
+    half = np.float32(0.5 * 10.0**-DECIMALS)
+    return np.where(np.abs(threshold_M) < half, np.copysign(half, threshold_M), threshold_M)
 
 
 def _rounded_down(value_M: Float64) -> Float32:
