@@ -24,6 +24,8 @@ from nightjar_alerts.training.__main__ import main
 from nightjar_alerts.training.export import domain
 from nightjar_alerts.training.finetuning import draws, run
 from nightjar_alerts.training.finetuning.backbone import find_backbone
+from nightjar_alerts.training.finetuning.measure import named_alone
+from nightjar_alerts.training.finetuning.opponent import opponent_predictions
 from nightjar_alerts.training.finetuning.run import MAJORITY, OPPONENT
 from nightjar_alerts.training.finetuning.table import read_labelled, related
 from nightjar_alerts.training.fit import tuning
@@ -297,6 +299,16 @@ def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, fine
     assert observed.warnings == ("band Y is left out: only 1 of 120 objects have points in it",)
 
 
+def test_observe_warns_of_points_that_the_model_does_not_see(tmp_path: Path, folder: Path) -> None:
+    rows = rows_of({"bump": 12, "wave": 12})
+    rows = [
+        row for name, mjd, *row_ in rows for row in ((name, mjd, *row_), (name, mjd - 200, row_[0], 0.0, *row_[2:]))
+    ]
+    labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
+    (warning,) = draws.observe(labelled, find_backbone(str(folder / "backbone"))).warnings
+    assert "the model does not see 50% of the points: earlier than 30 days before the first detection" in warning
+
+
 def test_observe_of_a_class_in_a_rare_band_refuses(
     tmp_path: Path, finetuned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +394,21 @@ def test_finetune_into_a_folder_of_something_else_refuses(tmp_path: Path, finetu
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="holds something else"):
         finetune(finetuned / "table.csv", tmp_path, backbone=finetuned / "backbone", options=DIFFERENCE)
+
+
+def test_named_alone_takes_the_threshold_with_the_largest_f1_on_the_objects_to_learn_from() -> None:
+    p_O, learns_O = np.array([0.9, 0.3, 0.2, 0.1, 0.3, 0.29]), np.array([True] * 4 + [False] * 2)
+    label_O = np.array([0, 0, 1, 1, 0, 1])
+    named_OC = named_alone(np.stack([p_O, 1 - p_O], axis=1), label_O, learns_O, ~learns_O)
+    assert named_OC.tolist() == [[True, False], [False, False]]
+
+
+def test_opponent_predictions_of_objects_to_learn_from_are_of_fits_without_them() -> None:
+    rng = np.random.default_rng(0)
+    value_OF, label_O = rng.normal(size=(200, 3)).astype(np.float32), rng.integers(0, 2, 200)
+    p_OC, _ = opponent_predictions(value_OF, label_O, np.arange(200) < 160, np.arange(200) % 3, 2, 0)
+    assert (p_OC[:160].argmax(1) == label_O[:160]).mean() < 0.7
+    np.testing.assert_allclose(p_OC.sum(1), 1)
 
 
 @pytest.mark.nightly

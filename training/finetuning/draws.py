@@ -53,6 +53,8 @@ AUGMENTATION: Final = AugmentationConfig(
     degraded=0.3,
     degrade=DegradeConfig(brightness=0.2, bands=0.1, thinned=0.25, late=0.15, early=0.2, misjudged=0.2),
 )
+LARGEST_UNSEEN: Final = 0.01
+"""Share of the points beyond the limits of the network above which a warning names it."""
 _EVERYTHING: Final = Limits(max_points_per_band=1 << 30, pre_trigger_days=None)
 
 
@@ -131,7 +133,18 @@ def observe(labelled: LabelledCurves, backbone: Backbone) -> Observed:
     complete = [
         featurise(labelled.curves[row], data.limits, data.flux_unit, METADATA_COLUMNS, band_map) for row in kept_O
     ]
+    unseen = 1 - sum(map(len, complete)) / sum(map(len, curves))
+    if unseen >= LARGEST_UNSEEN:
+        warnings.append(f"the model does not see {unseen:.0%} of the points: {_unseen(data.limits)}")
     return Observed(curves, complete, label_O, recipe, own, kept_O, left_out, tuple(warnings))
+
+
+def _unseen(limits: Limits) -> str:
+    """Describe the points that are beyond the limits."""
+    newest = f"more than {limits.max_points_per_band} in a band"
+    if limits.pre_trigger_days is None:
+        return newest
+    return f"earlier than {limits.pre_trigger_days:g} days before the first detection, or {newest}"
 
 
 def _in_bands(curve: LightCurve, bands: BandMap) -> LightCurve | None:

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from sklearn.metrics import f1_score, precision_recall_curve
 
-from nightjar_alerts.models.lightcurve import Bool, Int64
+from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
 from nightjar_alerts.models.taxonomy import MALLORN
 from nightjar_alerts.tables import TableOptions
 from nightjar_alerts.training.finetuning.backbone import Backbone, find_backbone
@@ -37,6 +38,7 @@ from nightjar_alerts.training.metrics import (
     f1_per_class,
     macro_f1,
     paired_macro_f1,
+    softmax,
 )
 
 OBJECTS: Final = 3_000
@@ -101,20 +103,22 @@ def measure(
     value_OF = opponent_features(observed.curves, observed.recipe)
     test_O = split(label_O, group_O, TEST_FOLDS, seed)
     named_O, other_O, folds = np.zeros_like(label_O), np.zeros_like(label_O), []
+    own_OC, opponent_OC = (np.zeros((len(label_O), classes), dtype=np.bool_) for _ in range(2))
     for fold in range(TEST_FOLDS):
         learns_O = test_O != fold
         inner_O = inner_folds(label_O, group_O, learns_O, seed)
         tuning = Tuning(draws, backbone, classes, work / f"outer-{fold}", f"{labelled.fingerprint} {fold}", seed)
         report = run_fold(tuning, learns_O, inner_O, ~learns_O, value_OF, full=full)
         named_O[~learns_O], other_O[~learns_O] = report.pop("named"), report.pop("opponent named")
+        own_OC[~learns_O], opponent_OC[~learns_O] = report.pop("named alone"), report.pop("opponent named alone")
         folds.append(report)
         _say(f"fold {fold}: {report['method']}, macro-F1 {report['macro_f1']:.3f}, opponent {report['opponent']:.3f}")
     report = {
         "classes": labelled.counts,
         "objects": len(label_O),
         "draws": len(draws.light_curves),
-        "method": {**_scores(label_O, named_O, labelled.classes)},
-        "opponent": {**_scores(label_O, other_O, labelled.classes)},
+        "method": _scores(label_O, named_O, own_OC, labelled.classes),
+        "opponent": _scores(label_O, other_O, opponent_OC, labelled.classes),
         "difference of macro-F1 with 95 %": list(paired_macro_f1(label_O, named_O, other_O, classes, seed=seed)),
         "folds": folds,
     }
@@ -142,10 +146,12 @@ def run_fold(
         return {name: np.array(value) if "named" in name else value for name, value in stored.items()}
     started, label_O = time.process_time(), tuning.draws.label_O
     choice = choose(tuning, learns_O, inner_O, full=full)
-    named = fit_choice(tuning, choice, learns_O, np.flatnonzero(held_out_O)).logits_NC.argmax(1)
+    own_OC, complete_N = np.zeros((len(label_O), tuning.classes)), choice.rows < len(label_O)
+    own_OC[choice.rows[complete_N]] = softmax(choice.predicted.logits_NC[complete_N])
+    own_OC[held_out_O] = softmax(fit_choice(tuning, choice, learns_O, np.flatnonzero(held_out_O)).logits_NC)
     seconds = time.process_time() - started
     p_OC, rounds = opponent_predictions(value_OF, label_O, learns_O, inner_O, tuning.classes, tuning.seed)
-    other, truth = p_OC[held_out_O].argmax(1), label_O[held_out_O]
+    named, other, truth = own_OC[held_out_O].argmax(1), p_OC[held_out_O].argmax(1), label_O[held_out_O]
     report = {
         "method": choice.method,
         "inner": choice.scores,
@@ -155,10 +161,25 @@ def run_fold(
         "processor seconds": seconds,
         "named": named.tolist(),
         "opponent named": other.tolist(),
+        "named alone": named_alone(own_OC, label_O, learns_O, held_out_O).tolist(),
+        "opponent named alone": named_alone(p_OC, label_O, learns_O, held_out_O).tolist(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report))
-    return {**report, "named": named, "opponent named": other}
+    return {name: np.array(value) if "named" in name else value for name, value in report.items()}
+
+
+def named_alone(p_OC: Float64, label_O: Int64, learns_O: Bool, held_out_O: Bool) -> Bool:
+    """Return whether each object that is held out is of each class, every class decided alone, [held-out objects, C].
+
+    The threshold of a class has the largest F1 on the objects to learn from, whose probabilities are of inner folds.
+    """
+    named_OC = np.zeros((np.count_nonzero(held_out_O), p_OC.shape[1]), dtype=np.bool_)
+    for label in range(p_OC.shape[1]):
+        precision, recall, threshold = precision_recall_curve(label_O[learns_O] == label, p_OC[learns_O, label])
+        f1 = 2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny)
+        named_OC[:, label] = p_OC[held_out_O, label] >= threshold[f1[:-1].argmax()]
+    return named_OC
 
 
 def _learning_curve(
@@ -181,7 +202,8 @@ def _learning_curve(
         tuning = Tuning(part, backbone, len(labelled.classes), work / f"labelled-{number}", f"{number}", seed)
         report = run_fold(tuning, learns, inner, ~learns, value_OF[objects], full=False)
         truth = part.label_O[~learns]
-        difference = paired_macro_f1(truth, report.pop("named"), report.pop("opponent named"), tuning.classes)
+        difference = paired_macro_f1(truth, report["named"], report["opponent named"], tuning.classes)
+        report = {name: value for name, value in report.items() if "named" not in name}
         found[str(number)] = {**report, "difference of macro-F1 with 95 %": list(difference)}
         _say(f"{number} labelled: {report['method']} {report['macro_f1']:.3f}, opponent {report['opponent']:.3f}")
     return found
@@ -196,12 +218,14 @@ def subset(draws: LabelledDraws, objects: Int64) -> LabelledDraws:
     return LabelledDraws(light_curves, draws.inputs.take(rows), draws.heads_NHC[rows])
 
 
-def _scores(label_O: Int64, named_O: Int64, classes: tuple[str, ...]) -> dict[str, Any]:
+def _scores(label_O: Int64, named_O: Int64, alone_OC: Bool, classes: tuple[str, ...]) -> dict[str, Any]:
     counts = confusion(label_O, named_O, len(classes))
+    alone = [float(f1_score(label_O == label, alone_OC[:, label])) for label in range(len(classes))]
     return {
         "macro_f1": macro_f1(counts),
         "balanced_accuracy": balanced_accuracy(counts),
         "f1": dict(zip(classes, f1_per_class(counts).tolist(), strict=True)),
+        "f1 of each class decided alone": dict(zip(classes, alone, strict=True)),
     }
 
 

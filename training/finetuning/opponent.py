@@ -3,7 +3,7 @@
 The features are those of the light-curve package and the metadata (`fit.trees.features`), of all points in the model's
 bands. LightGBM weighs every class equally; the number of rounds has the largest macro-F1 on the inner folds.
 
-Legend: O objects, F features.
+Legend: O objects, F features, R numbers of rounds, C classes.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,8 @@ def opponent_predictions(
 ) -> tuple[NDArray[np.float64], int]:
     """Return the opponent's probabilities of all objects [O, classes], and its number of rounds.
 
+    Probabilities of the objects that it learns from are those of the inner folds, by fits that do not know the object.
+
     Parameters
     ----------
     learns_O, fold_O : as for `methods.choose`.
@@ -47,12 +49,14 @@ def opponent_predictions(
         parameters = {**HAND_MADE, "num_class": classes}
         return boost(value_OF[rows_O], label, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
 
-    counts = np.zeros((len(HAND_MADE_ROUNDS), classes, classes), dtype=np.int64)
+    inner_ROC = np.zeros((len(HAND_MADE_ROUNDS), len(label_O), classes))
     for fold in range(int(fold_O[learns_O].max()) + 1):
         held_out_O = learns_O & (fold_O == fold)
         booster = boosted(learns_O & ~held_out_O, HAND_MADE_ROUNDS[-1])
-        for index, rounds in enumerate(HAND_MADE_ROUNDS):
-            p_NC = np.asarray(booster.predict(value_OF[held_out_O], num_iteration=rounds, num_threads=1))
-            counts[index] += confusion(label_O[held_out_O], p_NC.argmax(1), classes)
-    rounds = HAND_MADE_ROUNDS[int(np.argmax([macro_f1(count) for count in counts]))]
-    return np.asarray(boosted(learns_O, rounds).predict(value_OF, num_threads=1)), rounds
+        for p_OC, rounds in zip(inner_ROC, HAND_MADE_ROUNDS, strict=True):
+            p_OC[held_out_O] = booster.predict(value_OF[held_out_O], num_iteration=rounds, num_threads=1)
+    counts = [confusion(label_O[learns_O], p_OC[learns_O].argmax(1), classes) for p_OC in inner_ROC]
+    best = int(np.argmax([macro_f1(count) for count in counts]))
+    p_OC, rounds = inner_ROC[best], HAND_MADE_ROUNDS[best]
+    p_OC[~learns_O] = boosted(learns_O, rounds).predict(value_OF[~learns_O], num_threads=1)
+    return p_OC, rounds

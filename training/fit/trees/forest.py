@@ -6,7 +6,8 @@ curves, or equal to that of the network.
 
 Notable: LightGBM compares in double precision, a graph in single precision. Thresholds are rounded down to single
 precision, so all single-precision numbers take the same path. torch and onnxruntime round differently, and LightGBM
-finds thresholds between 1 and the number before it, and next to zero: it learns from rounded features (:data:`DECIMALS`).
+finds thresholds between 1 and the number before it, and next to zero: it learns from rounded features
+(:data:`DECIMALS`).
 
 Legend: N light curves, F features, M nodes and leaves, T trees, C classes.
 """
