@@ -299,13 +299,13 @@ def test_observe_counts_objects_without_a_band_of_the_model(tmp_path: Path, fine
     assert observed.warnings == ("band Y is left out: only 1 of 120 objects have points in it",)
 
 
-def test_observe_warns_of_points_that_the_model_does_not_see(tmp_path: Path, folder: Path) -> None:
+def test_observe_warns_of_points_that_the_model_does_not_see(tmp_path: Path, finetuned: Path) -> None:
     rows = rows_of({"bump": 12, "wave": 12})
     rows = [
         row for name, mjd, *row_ in rows for row in ((name, mjd, *row_), (name, mjd - 200, row_[0], 0.0, *row_[2:]))
     ]
     labelled = read_labelled(write(tmp_path / "t.csv", rows), options=DIFFERENCE)
-    (warning,) = draws.observe(labelled, find_backbone(str(folder / "backbone"))).warnings
+    (warning,) = draws.observe(labelled, find_backbone(str(finetuned / "backbone"))).warnings
     assert "the model does not see 50% of the points: earlier than 30 days before the first detection" in warning
 
 
