@@ -570,6 +570,20 @@ def test_metadata_columns_are_found_by_name() -> None:
     assert item.light_curve().metadata == {"mwebv": 0.03, "zspec": 0.1}
 
 
+def test_redshift_kept_for_training_is_said_to_be_no_metadata() -> None:
+    rows = {
+        "object_id": ["a"] * 2,
+        "mjd": [1.0, 2.0],
+        "band": ["g"] * 2,
+        "flux_nJy": [1.0, 2.0],
+        "flux_err_nJy": [1.0] * 2,
+    }
+    table = Table(rows | {"z_true": [0.1, 0.1]}, TableOptions(columns={"redshift": "z_true"}))
+    (item,) = table
+    assert (item.redshift, item.metadata) == (0.1, {})
+    assert any("'z_true' is not given to the model" in str(line) for line in table.layout.guesses)
+
+
 @pytest.mark.parametrize("held", [1_000_000, 2])
 def test_metadata_that_differ_between_rows_of_an_object_add_a_warning(
     held: int, monkeypatch: pytest.MonkeyPatch

@@ -51,12 +51,14 @@ def decide_metadata(evidence: Evidence, roles: Roles, options: TableOptions) -> 
     """Decide which columns are metadata for the model."""
     if options.metadata is not None:
         return Decision(dict(options.metadata))
-    columns = metadata_columns(evidence, roles)
-    if not columns:
-        return Decision(columns)
-    found = sorted(columns.values())
-    listed = ", ".join(found[:LISTED_METADATA]) + (" ..." if len(found) > LISTED_METADATA else "")
-    return Decision(columns, (Guess("metadata", "", f"metadata for the model: {listed}"),))
+    columns, guesses = metadata_columns(evidence, roles), list[Guess]()
+    if columns:
+        found = sorted(columns.values())
+        listed = ", ".join(found[:LISTED_METADATA]) + (" ..." if len(found) > LISTED_METADATA else "")
+        guesses.append(Guess("metadata", "", f"metadata for the model: {listed}"))
+    if given := roles.columns.get("redshift"):  # imports keep it beside the metadata: it may be a simulation's truth
+        guesses.append(Guess("metadata", f"zspec={given}", f"the redshift in {given!r} is not given to the model"))
+    return Decision(columns, tuple(guesses))
 
 
 def decide_flags(evidence: Evidence, roles: Roles, options: TableOptions) -> Decision[dict[str, Flag]]:
