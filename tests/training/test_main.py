@@ -160,7 +160,7 @@ def test_a_wrong_command_line_is_refused(arguments: str, capsys: pytest.CaptureF
 
 
 def test_export_refuses_a_folder_in_use_and_other_data(pipeline: Pipeline, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="not empty"):
+    with pytest.raises(SystemExit, match="not an empty folder"):
         main(f"export {pipeline.run} {pipeline.bundle} --data {pipeline.data}".split())
     other = write_toy_dataset(tmp_path / "toy.parquet", 8)
     with pytest.raises(SystemExit, match="other data"):

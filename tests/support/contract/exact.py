@@ -31,10 +31,14 @@ FOLDER = ROOT / "tests" / "contract" / "exact"
 _INSTRUCTIONS = ("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_int8")
 """Instructions by which libraries choose how they compute."""
 _HEAD_MASKS = (
+    # Whether the service was asked before it was ready.
+    (rb'(?m)^nightjar_requests_(?:total|created)\{code="503",route="/readyz"\}.*\n', b""),
     (rb"(?im)^(date|retry-after|content-length): .*", rb"\1: <number>"),
     (rb"\bdur=[\d.]+", b"dur=<number>"),
 )
 _MASKS = (
+    # Whether the service was asked before it was ready.
+    (rb'(?m)^nightjar_requests_(?:total|created)\{code="503",route="/readyz"\}.*\n', b""),
     (rb"\b[0-9a-f]{64}\b", b"<sha256>"),
     (rb"\b00-[0-9a-f]{32}-[0-9a-f]{16}\b", b"00-<trace>-<span>"),
     (rb"\b[0-9a-f]{32}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", b"<id>"),
