@@ -51,7 +51,7 @@ def listed(*results: Result) -> FollowUpList:
 
 def test_list_of_a_purity_that_is_text_names_the_argument() -> None:
     with pytest.raises(TypeError, match=r"purity must be a number above 0 and below 1, such as 0\.8, not '0\.8'"):
-        FollowUpList({MODEL.sha256: {"own": lists("Ia")}}, "Ia", "0.8")  # type: ignore[arg-type]
+        FollowUpList({MODEL.sha256: {"own": lists("Ia")}}, "Ia", "0.8")  # type: ignore[arg-type]  # a text, which is the fault
 
 
 def test_list_is_ranked_and_says_how_many_are_true() -> None:

@@ -261,7 +261,7 @@ def related(items: Sequence[TableObject]) -> Int64:
     placed = [row for row, item in enumerate(items) if item.ra is not None and item.dec is not None]
     if placed:
         place: NDArray[np.float64] = np.array([(items[row].ra, items[row].dec) for row in placed], dtype=np.float64)
-        # Equal positions, such as placeholders of many objects, would be pairs of each with each.
+        # Equal positions, such as 0, 0 of many objects, would be pairs of each with each.
         place, first_row, number = np.unique(place, axis=0, return_index=True, return_inverse=True)
         pairs += [(row, placed[first_row[same]]) for row, same in zip(placed, number.ravel(), strict=True)]
         ra, dec = np.radians(place.T)
